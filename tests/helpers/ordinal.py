@@ -22,7 +22,7 @@ RANK_ERROR = Metric("rank_error", rank_error, ("classes",), greater_is_better=Fa
 class RankAnswers(ClassAnswers):
     """The predicted rank of each example."""
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """The expected distance from the right rank."""
         ranks = np.arange(len(self.task.labels))
         return (self.probabilities() * np.abs(ranks - self.gold[:, None])).sum(-1)

@@ -83,6 +83,7 @@ class Regularizer:
     """
 
     name: ClassVar[str] = ""
+    _code: ClassVar[str] = ""  # the file or package of a method that is not part of attendrop, and its checksum
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a class that defines a member of a capability from which it does not inherit."""
@@ -169,7 +170,8 @@ class Regularizer:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration, as JSON-serialisable values."""
         fields = {f.name: _as_json(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"method": self.name or type(self).__name__, **fields}
+        code = {"code": self._code} if self._code else {}
+        return {"method": self.name or type(self).__name__, **code, **fields}
 
 
 def _as_json(value: Any) -> Any:

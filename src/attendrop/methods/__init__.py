@@ -1,7 +1,8 @@
 """The methods: one paper, one module. `METHODS` is the catalogue, {name: class}.
 
 A module (or package) of this folder whose name has no leading underscore is a method. It defines a subclass of
-`Regularizer` whose `name` is the module's; CONTRIBUTING.md lists what else belongs to a method.
+`Regularizer` whose `name` is the module's; CONTRIBUTING.md lists what else belongs to a method. Methods of the user's
+files and of installed packages are in `_own`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from . import _own
 
 if TYPE_CHECKING:
     from ..core.regularizer import Regularizer
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 def method_names() -> list[str]:
     """Return the names of all methods, in alphabetical order: one module or package each. Nothing is imported."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def known_names() -> list[str]:
+    """Return the names of all methods, those of installed packages included. Nothing is imported."""
+    return sorted({*method_names(), *_own.installed_names()})
 
 
 def __getattr__(attribute: str) -> Any:
@@ -49,12 +56,14 @@ def parse_method(text: str) -> Regularizer:
 
     Args:
         text: "name" or "name:field=value,field=value". A value is written as in Python; quotation marks are optional,
-            "0.1..0.5" is a schedule, and `layers` may be a slice such as "0:4".
+            "0.1..0.5" is a schedule, and `layers` may be a slice such as "0:4". The name may be FILE.py:CLASS, a
+            method of your own; the file is run.
 
     Example:
         parse_method("addrop:p=0.3,q=0.1..0.5,layers=[0,1]")
+        parse_method("./my_method.py:LogitNorm:tau=0.04")
     """
-    name, _, rest = text.partition(":")
+    name, rest = split_method(text)
     fields: dict[str, Any] = {}
     for part in re.split(r",(?![^\[(]*[\])])", rest) if rest.strip() else []:
         field, equals, value = part.partition("=")
@@ -63,13 +72,48 @@ def parse_method(text: str) -> Regularizer:
         if field.strip() in fields:
             raise ValueError(f"method {text!r} has {field.strip()!r} several times; a field has one value.")
         fields[field.strip()] = _parse_value(value.strip())
-    return make_method(name.strip(), fields)
+    return make_method(name, fields)
+
+
+def split_method(text: str) -> tuple[str, str]:
+    """Return the name of a method, or FILE.py:CLASS, and the text of its fields."""
+    if own := _own.split(text):
+        return own
+    name, _, fields = text.partition(":")
+    return name.strip(), fields
+
+
+def names_file(text: str) -> bool:
+    """Return whether a method is that of a file: FILE.py:CLASS."""
+    return _own.split(text) is not None
+
+
+def methods_in(file: str) -> list[str]:
+    """Return the names of the classes of a file that are methods."""
+    return list(_own.methods_in(file))
+
+
+def short_name(text: str) -> str:
+    """Return the name of a method without its fields; of a method in a file, its class. Nothing is imported."""
+    name = split_method(text)[0]
+    if not names_file(name):
+        return name
+    return text if "+" in name else name.rpartition(":")[2]
 
 
 def method_class(name: str) -> Any:
-    """Return the class of a method, by its name in the catalogue."""
+    """Return the class of a method, by its name in the catalogue or of an entry point, or by FILE.py:CLASS."""
+    if names_file(name):
+        cls = _own.class_in_file(name)
+        if cls.name in method_names():
+            raise UserError(
+                f"method is {name!r}, and its name is {cls.name!r}, which is a method of attendrop; change it."
+            )
+        return cls
+    if name in method_names():
+        return __getattr__("METHODS")[name]
     check_name(name)
-    return __getattr__("METHODS")[name]
+    return _own.installed_class(name)
 
 
 def check_name(name: str) -> None:
@@ -78,12 +122,13 @@ def check_name(name: str) -> None:
     Args:
         name: what the user wrote.
     """
-    names = {_letters(known): known for known in method_names()}
+    names = {_letters(known): known for known in known_names()}
     if name in names.values():
         return
     near = difflib.get_close_matches(_letters(name), names, n=1)
     hint = f" (did you mean {names[near[0]]!r}?)" if near else ""
-    raise UserError(f"method is {name!r}{hint}; it must be one of {', '.join(names.values())}.")
+    own = "; a method of your own is written FILE.py:CLASS" if not near else ""
+    raise UserError(f"method is {name!r}{hint}; it must be one of {', '.join(names.values())}{own}.")
 
 
 def _letters(name: str) -> str:
@@ -94,10 +139,13 @@ def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
     """Return a regulariser from its name and fields.
 
     Args:
-        name: the name in the catalogue.
+        name: the name in the catalogue, or FILE.py:CLASS.
         fields: the fields and their values; all others have their defaults.
     """
-    cls = method_class(name)
+    return _made(method_class(name), name, fields)
+
+
+def _made(cls: Any, name: str, fields: dict[str, Any]) -> Regularizer:
     known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:
@@ -109,7 +157,8 @@ def load_regularizers(folder: str | Path) -> list[Regularizer]:
     """Return the regularisers that a training run saved beside its model.
 
     Args:
-        folder: a folder that `RegularizedTrainer` saved: a checkpoint, or the final model.
+        folder: a folder that `RegularizedTrainer` saved: a checkpoint, or the final model. A method of your own must be
+            loaded before, with `parse_method`: no file is run because a folder names it.
 
     Example:
         regularizers = load_regularizers("runs/rte/checkpoint-500")
@@ -122,7 +171,9 @@ def load_regularizers(folder: str | Path) -> list[Regularizer]:
     regularizers = []
     for fields in json.loads(path.read_text(encoding="utf-8"))["regularizers"]:
         fields = dict(fields)
-        regularizers.append(make_method(fields.pop("method"), fields))
+        name, code = fields.pop("method"), fields.pop("code", None)
+        cls = method_class(name) if code is None and not names_file(name) else _own.recorded_class(name, code or "")
+        regularizers.append(_made(cls, name, fields))
     return regularizers
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,65 @@ def test_several_files_are_several_data_sets_of_a_comparison(place: Path, tmp_pa
 )
 def test_wrong_data_sets_are_refused(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert sentence in failed(capsys, "compare", "--model", "m", "--method", "addrop", *words)
+
+
+# ---- what is said ----------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_several_labels_are_those_of_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(f"the film number {i}", "long,loud,odd" if i < 5 else "long,loud") for i in range(20)]
+    write_csv(tmp_path / "a.csv", rows)
+    assert run(["check", str(tmp_path / "a.csv"), "--kind", "multilabel", "--label-separator", ","]) == 0
+    shown = capsys.readouterr().out
+    assert "5 (25%)" in shown
+    assert shown.count("20 (100%)") == 2
+
+
+# ---- the first second ------------------------------------------------------------------------------------------------
+
+_HEAVY = """
+import os, sys, traceback
+
+class Heavy:
+    def find_spec(self, name, path=None, target=None):
+        is_looked_up = any("importlib.util" in of.filename for of in traceback.extract_stack())
+        if name in {heavy} and not is_looked_up:
+            print("imports", name, file=sys.stderr, flush=True)
+            os._exit(9)
+
+sys.meta_path.insert(0, Heavy())
+from attendrop.lab.cli.app import run
+print("exit code", run(sys.argv[1:]))
+"""
+
+
+def fresh_python(program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a process that has imported nothing."""
+    environment = {**os.environ, **variables}
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("check a.csv", "reading the files"),
+        ("predict run text", "loading the model"),
+        ("evaluate run --file a.csv", "loading the model"),
+    ],
+)
+def test_a_command_says_what_it_does_before_it_imports_libraries(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "a.csv", sentences(8, seed=1))
+    heavy = ("torch", "transformers", "datasets", "pandas", "scipy", "sklearn")
+    done = fresh_python(_HEAVY.format(heavy=heavy), *words.split(), FORCE_COLOR="1")
+    before, imports, _ = done.stderr.partition("imports ")
+    assert imports
+    assert said in before
+
+
+def test_check_imports_neither_torch_nor_transformers(place: Path) -> None:
+    """Of a CSV file; with --model, lengths are measured with its tokenizer."""
+    done = fresh_python(_HEAVY.format(heavy=("torch", "transformers")), "check", str(place / "train.csv"))
+    assert "exit code 0" in done.stdout

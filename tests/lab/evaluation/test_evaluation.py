@@ -17,11 +17,14 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from attendrop.lab.cli.app import run
 from attendrop.lab.evaluation.calibration import choose_temperature
 from attendrop.lab.evaluation.scores import evaluate
+from attendrop.lab.records import FolderRecord
+from attendrop.lab.report.evaluation import score_rows
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.best import kept_epoch
 from attendrop.lab.runs.inference import Rows
 from attendrop.lab.runs.trainer import RunTrainer
 from attendrop.lab.tasks import METRICS, Metric, Task, kind_of, load_tokenizer
+from attendrop.lab.tasks.files import Problem, Table
 from attendrop.lab.tasks.kinds import Answers
 from benchmarks import prediction
 from helpers.cli_tools import save_encoder, save_translator, sentences, write_csv
@@ -78,6 +81,25 @@ def test_a_run_judges_its_model(place: Path) -> None:
     card = (folder / "README.md").read_text()
     for words in ("| validation/accuracy |", "95 % interval", "test/accuracy", "confusion.png", "was kept"):
         assert words in card
+
+
+def test_probabilities_and_losses_of_files_are_scaled_and_scores_say_which_are(place: Path) -> None:
+    folder = place / "run"
+    for row in read(folder / "errors.csv"):
+        right = float(row[f"probability_{row['label']}"])
+        assert float(row["loss"]) == pytest.approx(-np.log(right), abs=0.01 + 1e-4 / max(right, 1e-4))
+    record = FolderRecord.from_json(json.loads((folder / "record.json").read_text()))
+    shown = {name: float(value) for name, value, *_ in score_rows(record.scores, record.evaluation)}
+    measured = record.evaluation["validation"].calibration
+    assert measured is not None
+    assert measured.temperature != 1
+    for prefix, part in (("", measured.raw), ("scaled_", measured.scaled)):
+        assert shown[f"validation/{prefix}brier"] == pytest.approx(part.brier, abs=1e-4)
+        assert shown[f"validation/{prefix}ece"] == pytest.approx(part.ece, abs=1e-4)
+    errors = [float(row["loss"]) for row in read(folder / "errors.csv")]
+    assert shown["validation/scaled_loss"] == pytest.approx(np.mean(errors), abs=1e-3)
+    assert shown["validation/loss"] == pytest.approx(measured.raw.loss, abs=1e-3)
+    assert "those that begin with scaled are after temperature" in (folder / "README.md").read_text()
 
 
 def test_another_file_is_judged_later_as_in_the_run(place: Path, tmp_path: Path, capsys: Any) -> None:
@@ -197,7 +219,8 @@ def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch
     scores = evaluate(answers_of(np.eye(3)[said], gold, task), "validation")["scores"]
     generator = np.random.default_rng(0)
     samples = [generator.integers(0, 100, 100) for _ in range(1000)]
-    slow = np.quantile([balanced_accuracy(said[rows], gold[rows]) for rows in samples], [0.025, 0.975])
+    sampled = [balanced_accuracy(said[rows], gold[rows]) for rows in samples]
+    slow = np.quantile(sampled, [0.025, 0.975]) + balanced_accuracy(said, gold) - np.mean(sampled)
     assert [scores["balanced_accuracy"][name] for name in ("low", "high")] == pytest.approx(list(slow))
     assert scores["balanced_accuracy"]["low"] != scores["macro_f1"]["low"]
 
@@ -234,7 +257,7 @@ def test_a_translation_is_judged_text_by_text(tmp_path: Path, capsys: pytest.Cap
     words[6] = tmp_path / "dev.csv"
     assert run(list(map(str, words))) == 0
     errors = read(tmp_path / "run/errors.csv")
-    assert [set(row) for row in errors] == [{"source", "target", "prediction", "loss"}] * len(rows)
+    assert [set(row) for row in errors] == [{"line", "source", "target", "prediction", "loss"}] * len(rows)
     assert (losses := [float(row["loss"]) for row in errors]) == sorted(losses, reverse=True)
     said = "the model writes the same text for every example of validation"
     assert (said in capsys.readouterr().out) == (len({row["prediction"] for row in errors}) == 1)
@@ -309,3 +332,30 @@ def test_predictions_are_those_of_a_bare_loop(place: Path, tmp_path: Path) -> No
     (row,) = read(tmp_path / "rows.csv")
     assert float(row["same predictions"]) == 1
     assert float(row["ratio"]) > 0
+
+
+def test_errors_and_predictions_can_be_traced_to_the_rows_of_the_file(tmp_path: Path) -> None:
+    """The line of each example and the other columns of the file are kept, through splits and dropped rows."""
+    rows = [(f"T-{number}", text, label) for number, (text, label) in enumerate(sentences(40, seed=3))]
+    save_encoder(tmp_path / "model", [text for _, text, _ in rows])
+    header = ("Ticket #", "text", "label")
+    write_csv(tmp_path / "train.csv", [*rows[:5], ("T-x", "", "good"), *rows[5:]], header)
+    write_csv(tmp_path / "test.csv", [row[:2] for row in rows[:8]], header[:2])
+    words = ["train", "--model", tmp_path / "model", "--train-file", tmp_path / "train.csv", "--use-cpu"]
+    words += ["--test-file", tmp_path / "test.csv", "--max-steps", 1, "--head-start", "random", "--no-baselines"]
+    words += ["--drop-bad-rows", "--validation-share", 0.5, "--output-dir", tmp_path / "run"]
+    assert run(list(map(str, words))) == 0
+    lines = (tmp_path / "train.csv").read_text(encoding="utf-8").splitlines()
+    errors = read(tmp_path / "run/errors.csv")
+    assert list(errors[0])[:4] == ["line", *header]
+    for row in errors:
+        assert lines[int(row["line"]) - 1] == f"{row['Ticket #']},{row['text']},{row['label']}"
+    predicted = read(tmp_path / "run/predictions_test.csv")
+    assert [row["Ticket #"] for row in predicted] == [row[0] for row in rows[:8]]
+    assert list(predicted[0])[:3] == ["Ticket #", "text", "prediction"]
+
+
+def test_the_rows_of_a_table_keep_their_numbers_when_others_are_left_out() -> None:
+    table = Table(Path("a.parquet"), {"text": ["a", "b", "c"]}).without({0: Problem("bad", "is bad", "fix it")})
+    assert [table.place(row) for row in range(2)] == ["row 2", "row 3"]
+    assert [table.without({0: Problem("bad", "is bad", "fix it")}).place(0)] == ["row 3"]

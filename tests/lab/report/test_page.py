@@ -102,6 +102,12 @@ def test_verdicts_are_on_the_page_without_scripts() -> None:
     assert "training diverged at step 120" in text
 
 
+def test_each_outcome_has_its_own_difference_that_is_too_small() -> None:
+    text = render_page(make_analysis())
+    assert "Too small to matter are differences up to ±0.010 in accuracy (the shaded band), " in text
+    assert "; ±0.020 in loss; " in text
+
+
 @pytest.mark.parametrize("render", [render_page, render_markdown, card_section])
 def test_too_few_seeds_give_no_verdict_and_the_reason(render: Any) -> None:
     text = render(small_analysis())

@@ -34,6 +34,7 @@ from attendrop.lab.statistics.paired import (
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.tuning_curves import expected_best, tuning_curve
 from attendrop.lab.statistics.verdict import Comparison, Question, judge, judge_family
+from attendrop.lab.tasks import METRICS
 from scripts import simulate_calibration
 from scripts.simulate_statistics import DIFFERENCES, SEEDS, Simulation
 
@@ -582,6 +583,20 @@ def test_interval_of_a_score_over_examples() -> None:
     probabilities, labels = np.tile(PROBABILITIES, (25, 1)), np.tile(LABELS, 25)
     low, high = calibration.score_interval(calibration.brier_score, probabilities, labels, resamples=200)
     assert low < calibration.brier_score(probabilities, labels) < high
+
+
+def test_interval_of_a_macro_f1_lies_around_the_score() -> None:
+    """Bootstrap samples lack rare classes, so that the score of nearly all of them is lower."""
+    draws = np.random.default_rng(0)
+    gold = np.concatenate([np.arange(60), draws.integers(0, 60, 60)])
+    predicted = np.where(draws.random(120) < 0.6, gold, draws.integers(0, 60, 120))
+    metric = METRICS["macro_f1"]
+    value, (function, columns) = metric(predicted, gold), metric.statistic(predicted, gold)
+    samples = [function(*(column[rows] for column in columns)) for rows in draws.integers(0, 120, (200, 120))]
+    assert np.mean(samples) < value - 0.02
+    low, high = calibration.score_interval(function, *columns, limits=metric.limits)
+    assert (value - low) / (high - low) == pytest.approx(0.5, abs=0.1)
+    assert calibration.score_interval(function, *columns, limits=(0.0, value))[1] == value
 
 
 # ---- simulated studies ----------------------------------------------------------------------------------------

@@ -183,6 +183,36 @@ def test_a_verdict_says_what_the_seeds_vary(resample: bool, available: dict[str,
     assert scope in comparison_of(analyse_records(records, design.to_dict())).sentence
 
 
+def test_matched_adds_the_baseline_with_the_rate_and_epochs_of_each_method() -> None:
+    methods = ["plain", "rdrop", "addrop@learning_rate=5e-5,num_train_epochs=9", "mixout@num_train_epochs=9"]
+    design = design_of([*methods, "hiddencut@learning_rate=5e-5,num_train_epochs=9"], matched=True)
+    added = set(design.methods) - set(methods)
+    assert {"plain@learning_rate=5e-5,num_train_epochs=9", "plain@num_train_epochs=9"} <= added
+    assert len(design.methods) == 7
+    assert design_of(["rdrop"], matched=True).methods == ("plain", "rdrop")
+    with pytest.raises(UserError, match="matched is on, and method 'addrop@preset=paper' takes its learning rate"):
+        design_of(["addrop@preset=paper"], matched=True)
+
+
+@pytest.mark.parametrize("matched", [False, True])
+def test_a_verdict_says_where_a_method_is_not_trained_like_the_baseline(matched: bool) -> None:
+    method = "rdrop@num_train_epochs=9"
+    design = make_design(
+        {"model": "roberta-base", "num_train_epochs": 3, "learning_rate": 2e-5}, [method], tasks=("glue/rte",),
+        matched=matched,
+    )  # fmt: skip
+    score = noisy({method: 0.03, "plain@num_train_epochs=9": 0.03}, 0.001)
+    records = [record_of(run, score(run)) for seed in range(8) for run in design.runs(design.cells[0], seed)]
+    comparison = comparison_of(analyse_records(records, design.to_dict()), method)
+    assert comparison.verdict == "helps"
+    assert "is trained with learning rate 2e-05 and 9 epochs, plain with learning rate 2e-05 and 3 epochs" in (
+        comparison.sentence
+    )
+    assert ("Compared with plain@num_train_epochs=9, which is trained alike: rdrop" in comparison.sentence) is matched
+    assert ("makes no difference that matters" in comparison.sentence) is matched
+    assert ("--matched adds" in comparison.sentence) is not matched
+
+
 # ---- the analysis ----------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +281,31 @@ def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
     text = render_markdown(analyse_records(records, design.to_dict()))
     assert "## glue/rte, 120 of 4,500 training examples, scored on validation" in text
     assert "all training data" not in text
+
+
+def test_an_interval_of_a_mean_ends_where_its_metric_does() -> None:
+    """Of two seeds an interval is so wide that an axis reached from -50 % to 150 %."""
+    design = design_of(["rdrop"])
+    curves = [[{"epoch": 1.0, "accuracy": 0.2 + 0.6 * seed, "loss": 0.1 + seed}] for seed in range(2)]
+    records = [
+        record_of(run, 0.2 + 0.6 * seed, curves=curves[seed])
+        for seed in range(2)
+        for run in design.runs(design.cells[0], seed)
+    ]
+    for cell in analyse_records(records, design.to_dict()).cells:
+        assert cell.outcomes["score"].interval == (0.0, 1.0)
+        assert cell.outcomes["loss"].interval is not None
+        assert cell.outcomes["loss"].interval[0] == 0.0
+        assert cell.curves is not None
+        assert (cell.curves.low["accuracy"], cell.curves.high["accuracy"]) == ([0.0], [1.0])
+
+
+def test_the_runs_of_a_search_are_counted_as_in_the_terminal() -> None:
+    design = design_of(["rdrop"])
+    records = [record_of(run, 0.8) for run in design.runs(design.cells[0], 0)]
+    trials = [record_of(replace(records_spec, fold=0), 0.7, fold=0) for records_spec in design.runs(design.cells[0], 7)]
+    text = render_markdown(analyse_records([*records, *trials], design.to_dict()))
+    assert "Runs: 4: 2 of trials, 2 of the chosen settings" in text
 
 
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:

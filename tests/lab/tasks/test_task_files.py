@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from attendrop.errors import UserError
-from attendrop.lab.tasks import Data, Task, find_task, load_files, load_inputs
+from attendrop.lab.tasks import Data, Task, find_task, load_files, load_inputs, without_rows
 
 REVIEWS = [("a warm film", "good"), ("dull, and long", "bad"), ('she said "no"', "bad"), ("two\nlines", "good")]
 
@@ -208,7 +208,7 @@ def test_inputs_of_a_trained_model_have_its_columns_and_labels(tmp_path: Path) -
     assert rows_of(load_inputs(numbered, rte), "test") == [("a b", "c d", "not_entailment")]
     assert rows_of(load_inputs(bare, rte), "test") == [("a b", "c d")]
     english = file(tmp_path, "d.csv", "en\na dog\n")
-    assert load_inputs(english, find_task("multi30k")).splits()["test"].column_names == ["en"]
+    assert without_rows(load_inputs(english, find_task("multi30k")).splits()["test"]).column_names == ["en"]
     words = file(tmp_path, "e.conll", "EU\nwon\n\nso\n")
     tagging = Task("mine", "token_classification", ("tokens",), "tags", ("B-ORG", "O"))
     assert rows_of(load_inputs(words, tagging), "test") == [(["EU", "won"],), (["so"],)]

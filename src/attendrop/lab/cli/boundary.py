@@ -12,6 +12,7 @@ import traceback
 from contextlib import suppress
 
 from ...errors import DivergedError, UserError, on_one_line
+from ...methods._own import place_of
 from ...utils.files import UNFINISHED, is_no_space
 from .console import print_error
 from .launch import is_main_process
@@ -42,6 +43,9 @@ def reported(error: Exception) -> int:
         return 1
     if sentence := _explained(error):
         print_error(sentence)
+        return 2
+    if place := place_of(error):
+        print_error(f"your method failed in {place}: {type(error).__name__}: {on_one_line(error)}{_kept(error)}.")
         return 2
     print_error(_bug(error))
     return 1

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...errors import UserError
-from .console import console, print_error, print_sentence, quiet_libraries, shown
+from .console import announced, console, print_error, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 if TYPE_CHECKING:
     from ..tasks import Finding
 
 
-@quiet_libraries()
+@announced("reading the files")
 def command(
     files: Annotated[list[str], typer.Argument(help="The training file; then the validation and the test file.")],
     model: Annotated[
@@ -52,14 +53,15 @@ def command(
     )  # fmt: skip
     findings = list(inspection.findings)
     if inspection.data is not None:
-        tokenizer = None if model is None else tasks.load_processor(model, inspection.data.task)
-        description = tasks.describe(inspection.data, tokenizer, max_length)
-        console.print(data_table(description))
-        if description.balance:
-            console.print(balance_table(description))
-        if model is not None and description.unit == "tokens":
-            findings += tasks.examine_lengths(description, model, tasks.load_config(model), tokenizer)
-            findings += tasks.examine_vocabulary(inspection.data, model, tokenizer)
+        with nullcontext() if model is None else quiet_libraries():  # which imports transformers
+            tokenizer = None if model is None else tasks.load_processor(model, inspection.data.task)
+            description = tasks.describe(inspection.data, tokenizer, max_length)
+            console.print(data_table(description))
+            if description.balance:
+                console.print(balance_table(description))
+            if model is not None and description.unit == "tokens":
+                findings += tasks.examine_lengths(description, model, tasks.load_config(model), tokenizer)
+                findings += tasks.examine_vocabulary(inspection.data, model, tokenizer)
     else:
         for part, rows in inspection.rows.items():
             console.print(f"{part}: {rows:,} rows")

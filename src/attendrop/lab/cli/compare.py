@@ -84,6 +84,13 @@ def compare_command(
     baseline: Annotated[
         str | None, _option("The method to compare the others with. [dim]\\[default: plain][/dim]")
     ] = None,
+    matched: Annotated[
+        bool,
+        _option(
+            "For each method with a learning rate or epochs of its own, add the baseline with the same ones.",
+            "--matched",
+        ),
+    ] = False,
     delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
     delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["loss"],
     delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS["ece"],
@@ -122,7 +129,7 @@ def compare_command(
     shared |= {"train_file": files[0]} if files and not sets else {}
     design = make_design(
         shared, method, tasks=tuple(tasks), data=sets, sizes=_sizes(fraction, shots), keep=keep, resample=resample,
-        first_seed=first_seed, baseline=baseline, same_head=same_head,
+        first_seed=first_seed, baseline=baseline, same_head=same_head, matched=matched,
     )  # fmt: skip
     if keep_models:
         _check_keeping(executor.engine, shared)
@@ -132,7 +139,8 @@ def compare_command(
     given = {"task": tasks, "data": data, "train_file": files, "fraction": fraction, "shots": shots}
     words = {**shared, "method": list(design.methods), **{name: value or [] for name, value in given.items()}}
     more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
-    more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}
+    switches = {"matched": matched, "same_head": same_head, "keep_models": keep_models}
+    more |= {name: True for name, is_on in switches.items() if is_on}
     more |= {} if resample is None else {"resample": resample}
     usual: dict[str, tuple[Any, Any]] = {
         "first_seed": (first_seed, 0), "keep": (keep, "last"), "baseline": (baseline, None),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...methods import method_names
+from ...methods import known_names
 from ...utils.files import write_whole
 
 _STORED = Path(__file__).with_name("flags.json")
@@ -53,6 +53,10 @@ def _choices(*values: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _methods(incomplete: str) -> list[str]:
+    return _choices(*known_names())(incomplete)
+
+
 def _kinds(incomplete: str) -> list[str]:
     from ..tasks.modalities import file_kinds
 
@@ -60,7 +64,7 @@ def _kinds(incomplete: str) -> list[str]:
 
 
 _VALUES = {
-    "--method": _choices(*method_names()),
+    "--method": _methods,
     "--kind": _kinds,
     "--capture": _choices("auto", "eager", "captured"),
     "--quantize": _choices("4bit", "8bit"),

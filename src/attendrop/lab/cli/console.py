@@ -137,6 +137,18 @@ def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Ite
 
 
 @contextmanager
+def announced(text: str) -> Iterator[None]:
+    """Print in a terminal what a command does first, before it imports the libraries, which takes seconds.
+
+    Args:
+        text: What it does.
+    """
+    if errors.is_terminal:
+        errors.print(f"[dim]{text} …[/dim]")
+    yield
+
+
+@contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silence the warnings and progress bars of transformers and datasets, and restore their settings at the end."""
     with exits_on_interrupt():

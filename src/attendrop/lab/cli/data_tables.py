@@ -45,12 +45,15 @@ def balance_table(description: Description, most: int = 12) -> Table:
         first = next(iter(parts.values()))
         labels = sorted(labels, key=lambda label: -first.get(label, 0))[:most]
     for label in labels:
-        table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
+        table.add_row(shown(label), *(_share(description, part, label) for part in parts))
     if len(description.labels) > most:
         table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))
     return table
 
 
-def _share(counts: dict[str, int], label: str) -> str:
-    count, total = counts.get(label, 0), max(1, sum(counts.values()))
-    return f"{count:,} ({count / total:.0%})"
+def _share(description: Description, part: str, label: str) -> str:
+    """Return how often a label occurs, and its share of the examples, or of all tags."""
+    counts = description.balance[part]
+    total = description.rows[part] if description.has_several_labels else sum(counts.values())
+    count = counts.get(label, 0)
+    return f"{count:,} ({count / max(1, total):.0%})"

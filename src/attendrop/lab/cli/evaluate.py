@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from . import file_options
-from .console import console, print_sentence, progress_bar, quiet_libraries, shown
+from .console import announced, console, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
+@announced("loading the model")
 @quiet_libraries()
 def command(
     folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],

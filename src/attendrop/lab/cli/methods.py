@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +18,16 @@ from rich.markup import escape
 
 from ... import methods
 from ...core.hyper import hyper_of
+from ...errors import UserError
 from .console import console, plain_table
 
 
 def command(name: Annotated[str | None, typer.Argument(help="The method whose fields to show.")] = None) -> None:
     if name is None:
         _list_methods()
+    elif methods.names_file(name) and ":" not in name:
+        for cls in methods.methods_in(name):
+            _show_fields(f"{name}:{cls}")
     else:
         _show_fields(name)
 
@@ -31,10 +36,11 @@ def _list_methods() -> None:
     table = plain_table()
     table.add_column("method", style="bold")
     table.add_column("what it does")
-    for name in methods.method_names():
+    for name in methods.known_names():
         table.add_row(name, escape(description_of(name)))
     console.print(table)
     console.print("\n`attendrop methods NAME` shows its fields; use it as --method NAME:field=value,field=value")
+    console.print("a method of your own is FILE.py:CLASS in the place of NAME")
 
 
 def _show_fields(name: str) -> None:
@@ -58,13 +64,32 @@ def with_bounds(cls: type, field: dataclasses.Field[Any], description: str) -> s
 
 
 def description_of(name: str) -> str:
-    """Return the one-line description of a method, from the first paragraph of its module."""
+    """Return the one-line description of a method, from the first paragraph of its module.
+
+    That of a method that is not part of attendrop is in the docstring of its class, or of its module.
+    """
+    if name not in methods.method_names():
+        return _description_of_class(name)
     folder = Path(methods.__path__[0])
     module, package = folder / f"{name}.py", folder / name / "method.py"
     source = (module if module.is_file() else package).read_text(encoding="utf-8")
-    paragraph = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
-    text = " ".join(paragraph.split())
+    text = _first_paragraph(ast.get_docstring(ast.parse(source)))
     return text.partition(": ")[2] or text
+
+
+def _description_of_class(name: str) -> str:
+    try:
+        cls = methods.method_class(name)
+    except UserError as error:
+        return str(error)
+    own = vars(cls).get("__doc__") or ""
+    is_generated = own.startswith(f"{cls.__name__}(")  # by dataclass
+    text = _first_paragraph(sys.modules[cls.__module__].__doc__ if is_generated else own)
+    return f"{text} ({cls._code})".strip()
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
 def field_descriptions(cls: type) -> dict[str, str]:

@@ -9,10 +9,11 @@ import typer
 
 from ...errors import UserError
 from . import file_options
-from .console import console, errors, print_sentence, progress_bar, quiet_libraries, shown
+from .console import announced, console, errors, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
+@announced("loading the model")
 @quiet_libraries()
 def command(
     folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],

@@ -12,7 +12,7 @@ from rich.table import Table
 from transformers import TrainerCallback
 
 from ..records import ClassScores, Scores, SplitEvaluation
-from ..report.evaluation import baseline_rows, score_rows
+from ..report.evaluation import baseline_rows, scaling_sentence, score_rows
 from ..runs import Listener, Result
 from ..tasks import Description, Task, kind_of, modality_of
 from .console import console, plain_table, print_sentence, shown, timed_bar
@@ -113,6 +113,8 @@ def print_scores(scores: Scores, evaluation: Mapping[str, SplitEvaluation], cons
     for name, *cells in score_rows(scores, evaluation):
         table.add_row(shown(name), *cells)
     console.print(table)
+    if sentence := scaling_sentence(evaluation):
+        console.print(f"[dim]{sentence}[/dim]")
     for split, of_split in evaluation.items():
         if of_split.baseline:
             console.print(f"[dim]most frequent answer on {shown(split)}: {shown(of_split.baseline)}[/dim]")

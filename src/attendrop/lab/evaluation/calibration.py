@@ -10,6 +10,7 @@ from ..statistics.calibration import (
     brier_score,
     debiased_calibration_error,
     fit_temperature,
+    log_loss,
     reliability,
     score_interval,
     softmax,
@@ -32,6 +33,7 @@ def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
         probabilities = softmax(logits, value)
         table = reliability(probabilities, gold)
         summary[name] = {
+            "loss": log_loss(probabilities, gold),
             "ece": max(0.0, debiased_calibration_error(probabilities, gold)),
             "brier": brier_score(probabilities, gold),
             "reliability": table._asdict(),

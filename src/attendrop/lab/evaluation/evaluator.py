@@ -117,20 +117,21 @@ class Evaluator:
             suffix = "" if name == "validation" else f"_{name}"
             write_evaluation(folder, self.evaluation[name], data.task.labels, suffix)
             starts = prepared.word_starts.get(name)
-            columns = error_columns(self.answers[name], split, starts, self.temperature, self.decimals)
+            columns = error_columns(self.answers[name], split, starts, self.temperature, self.decimals, data.origin)
             write_table(folder / f"errors{suffix}.csv", columns, data.task, "csv")
 
-    def write_predictions(self, path: Path, split: Any, values: Any, task: tasks.Task, word_starts: Any) -> None:
+    def write_predictions(self, path: Path, split: Any, values: Any, data: tasks.Data, word_starts: Any) -> None:
         """Write the predictions for a split of the run as CSV.
 
         Args:
             path: The file.
             split: The split as it was loaded.
             values: From `Prepared.values`.
-            task: The task.
+            data: The data that the split is a part of.
             word_starts: Those of the split from `Prepared`, in tagging.
         """
-        columns = split_columns(task, split)
+        task = data.task
+        columns = split_columns(task, split, data.origin)
         columns |= prediction_columns(
             task, values, temperature=self.temperature, decimals=self.decimals, threshold=self.threshold,
             word_starts=word_starts, taken=tuple(columns),

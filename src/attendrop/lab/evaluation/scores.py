@@ -46,7 +46,7 @@ def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> dict[str
 def _score(name: str, answers: Answers, constant: Any) -> dict[str, float | None]:
     metric, pair = tasks.METRICS[name], answers.for_metrics(answers.predicted)
     function, columns = metric.statistic(*pair)
-    low, high = score_interval(function, *columns)
+    low, high = score_interval(function, *columns, limits=metric.limits)
     baseline = None if constant is None else metric(*answers.for_metrics(constant))
     return {"value": metric(*pair), "low": low, "high": high, "baseline": baseline}
 

@@ -15,6 +15,7 @@ import numpy as np
 from ...utils.files import whole_file
 from .. import tasks
 from ..tasks.kinds import Answers
+from ..tasks.origin import ROW
 from ..tasks.predictions import cell
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet")
@@ -63,23 +64,34 @@ def labels_as_names(task: tasks.Task, split: Any) -> list[Any]:
     return [kind.label_name(task, value) for value in split[task.label][:]]
 
 
-def split_columns(task: tasks.Task, split: Any) -> Columns:
-    """Return the columns of a split of the task, with labels by name."""
+def split_columns(task: tasks.Task, split: Any, origin: Any = None) -> Columns:
+    """Return the columns of a split of the task, with labels by name.
+
+    Args:
+        task: The task.
+        split: The split as it was loaded.
+        origin: That of the data; the columns are then all columns of the user's file.
+    """
     columns = {name: list(split[name]) for name in task.text if name in split.column_names}
     if task.label is not None and task.label in split.column_names:
         columns[task.label] = labels_as_names(task, split)
-    return columns
+    return columns if origin is None or ROW not in split.column_names else origin.columns(split, columns)
 
 
-def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: float, decimals: int) -> Columns:
-    """Return the examples of a split with their predictions and losses, the largest loss first."""
+def error_columns(
+    answers: Answers, split: Any, word_starts: Any, temperature: float, decimals: int, origin: Any = None
+) -> Columns:
+    """Return the examples of a split with their lines, predictions and losses, the largest loss first."""
     task = answers.task
-    columns = split_columns(task, split)
+    columns = split_columns(task, split, origin)
+    if origin is not None and ROW in split.column_names:
+        place, numbers = origin.places(split)
+        columns = {_free(place, tuple(columns)): numbers, **columns}
     columns |= prediction_columns(
         task, answers.values, temperature=temperature, decimals=decimals, threshold=answers.threshold,
         word_starts=word_starts, taken=tuple(columns),
     )  # fmt: skip
-    losses = answers.losses()
+    losses = answers.losses(temperature)
     order = np.argsort(-losses, kind="stable")
     columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
     if answers.marks_right:

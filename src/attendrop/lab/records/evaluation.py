@@ -74,13 +74,14 @@ class Reliability:
 
 @dataclass
 class Probabilities:
-    """Calibration of probabilities: calibration error, Brier score with its interval, and the reliability table."""
+    """Calibration of probabilities: calibration error, Brier score with its interval, reliability table, log loss."""
 
     ece: float
     brier: float
     brier_low: float
     brier_high: float
     reliability: Reliability
+    loss: float | None = None
 
 
 @dataclass

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from ...errors import UserError
+from ...methods import short_name
 from ...utils.dataclass_json import from_json, to_json
 from ..statistics.over_tasks import TaskSummary
 from ..statistics.paired import Interval
@@ -246,6 +247,7 @@ class Analysis:
         summary: The verdicts over all tasks and amounts of data, where there are several.
         ensembles: The ensembles of the seeds.
         runs: The runs.
+        searched: The number of runs that scored the trials of a search, which are not among `runs`.
         method_metrics: Method -> what it logged, by name.
         heatmaps: The grids of settings.
         tuning: The content of `tuning.json`.
@@ -276,6 +278,7 @@ class Analysis:
     summary: list[MethodSummary] = field(default_factory=list)
     ensembles: list[Ensemble] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    searched: int = 0
     method_metrics: dict[str, dict[str, Series]] = field(default_factory=dict)
     heatmaps: list[Heatmap] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
@@ -332,8 +335,8 @@ def _label(method: Method, names: list[str]) -> str:
     """Return the label of a method; without its own label, `addrop:p=0.3` is `addrop` if no other method is."""
     if method.label not in ("", method.name):
         return method.label
-    short = method.name.partition(":")[0]
-    return short if sum(other.partition(":")[0] == short for other in names) == 1 else method.name
+    short = short_name(method.name)
+    return short if sum(short_name(other) == short for other in names) == 1 else method.name
 
 
 def _check_cells(analysis: Analysis) -> None:

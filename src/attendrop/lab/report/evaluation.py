@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..records import BaselineScores, IntervalScore, Scores, SplitEvaluation, flat_scores
+from ..records.evaluation import Probabilities
 from ._markdown import markdown_text
 from .style import BLUE, VERMILION, saved
 
@@ -100,11 +101,33 @@ def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> lis
             if metric not in of_part:
                 rows.append((f"{part}/{metric}", _number(score.value), *_beside(score)))
         if evaluated is not None and evaluated.calibration is not None:
-            scaled = evaluated.calibration.scaled
-            interval = f"{scaled.brier_low:.3f} to {scaled.brier_high:.3f}"
-            rows.append((f"{part}/brier", _number(scaled.brier), interval, ""))
-            rows.append((f"{part}/ece", _number(scaled.ece), "", ""))
+            rows += _calibration_rows(part, evaluated.calibration.raw)
+            if evaluated.calibration.temperature != 1:
+                rows += _calibration_rows(f"{part}/scaled", evaluated.calibration.scaled, has_loss=True)
     return rows
+
+
+def _calibration_rows(part: str, of: Probabilities, has_loss: bool = False) -> list[tuple[str, str, str, str]]:
+    join = "_" if has_loss else "/"
+    rows = [(f"{part}{join}brier", _number(of.brier), f"{of.brier_low:.3f} to {of.brier_high:.3f}", "")]
+    rows.append((f"{part}{join}ece", _number(of.ece), "", ""))
+    return [(f"{part}_loss", _number(of.loss), "", ""), *rows] if has_loss and of.loss is not None else rows
+
+
+def scaling_sentence(evaluation: Mapping[str, SplitEvaluation]) -> str:
+    """Return what the scores that begin with `scaled` are; empty if there are none.
+
+    Args:
+        evaluation: Part of the data -> its evaluation.
+    """
+    found = (of.calibration.temperature for of in evaluation.values() if of.calibration is not None)
+    temperature = next((value for value in found if value != 1), None)
+    if temperature is None:
+        return ""
+    return (
+        "Loss, Brier score and ECE are those of the model itself; those that begin with scaled are after temperature "
+        f"scaling ({temperature:.3g}), as all probabilities and losses in files are: of predict, and in errors.csv."
+    )
 
 
 def baseline_rows(baselines: BaselineScores) -> list[tuple[str, str]]:
@@ -157,6 +180,8 @@ def scores_in_card(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) ->
     text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(scores, evaluation))
     answers = [f"{part}: {of_part.baseline}" for part, of_part in evaluation.items() if of_part.baseline]
     text += "\nIntervals are over the examples (bootstrap); they do not cover variation over seeds."
+    if sentence := scaling_sentence(evaluation):
+        text += f" {sentence}"
     if answers:
         text += f" The last column is the score of always answering the same ({markdown_text('; '.join(answers))})."
     text += "\n"

@@ -88,7 +88,7 @@ def evaluate_file(
     answers = outputs.answers()
     assert answers is not None
     results = evaluate(answers, path, run.temperature)
-    columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
+    columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals, data.origin)
     with whole_folder(place) as draft:
         write_json(draft / EVALUATION_FILE, {path: results})
         write_evaluation(draft, results, run.task.labels)

@@ -184,7 +184,9 @@ class OutputFolder(TrainerCallback):
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.overwrite and (others := clear_folder(folder)):
             self.note(f"{', '.join(others)} in {folder} were not written by a run and stay there")
-        write_yaml(self.config, args, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
+        write_yaml(
+            self.config, args, folder / CONFIG_FILE, self.versions, [*_code_of(self.trainer), *changes_of(self.trainer)]
+        )
         self.is_prepared = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -204,6 +206,12 @@ class OutputFolder(TrainerCallback):
 def changes_of(trainer: Any) -> list[str]:
     """Return one sentence for each setting that was changed when the run was resumed."""
     return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
+
+
+def _code_of(trainer: Any) -> list[str]:
+    """Return the checksum of each method that is not part of attendrop."""
+    described = (method.to_dict() for method in trainer.regularizers)
+    return [f"method {fields['method']}: {fields['code']}" for fields in described if "code" in fields]
 
 
 def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[int]) -> None:

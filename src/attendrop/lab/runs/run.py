@@ -384,7 +384,7 @@ class Run:
             if not trainer.args.should_save:
                 continue
             raw, starts = self.data.splits()[name], self.prepared.word_starts.get(name)
-            evaluator.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
+            evaluator.write_predictions(folder / f"predictions_{name}.csv", raw, values, self.data, starts)
             if name in task.submission:
                 answers = tasks.kind_of(task).answers(task, values)
                 tasks.write_submission(folder, task, answers.decoded(), name)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line
+from ...methods._own import with_absolute_file
 from ...utils.files import write_whole
 from ...utils.limits import MOST_YAML, check_nodes, read_bytes
 from ...utils.secrets import is_secret
@@ -91,6 +92,8 @@ def write_yaml(
     for name in _PATHS:
         if name in settings and (name == "output_dir" or Path(settings[name]).exists()):
             settings[name] = str(Path(settings[name]).absolute())
+    if "method" in settings:
+        settings["method"] = [with_absolute_file(method) for method in settings["method"]]
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     heading += "".join(f"# {note}\n" for note in notes)
     text = heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...methods import short_name
 from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
@@ -168,7 +169,11 @@ class RunConfig:
         "sentence encoder with few examples.",
     )
     method: list[str] = field(
-        default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
+        default_factory=list,
+        metadata=_metadata(
+            "A method, written name:field=value,field=value, or FILE.py:CLASS:field=value for one of your own; may be "
+            "repeated."
+        ),
     )
     dropout: float | None = _setting(
         None, "The model's own dropout of hidden states, embeddings and the head; by default that of its configuration."
@@ -450,6 +455,6 @@ def _suggestion(name: str) -> str:
 
 def _run_name(config: RunConfig) -> str:
     data = config.task or Path(str(config.train_file)).stem
-    methods = [method.partition(":")[0] for method in config.method] or ["plain"]
+    methods = [short_name(method) for method in config.method] or ["plain"]
     parts = [Path(config.model).name, data.replace("/", "-"), *methods]
     return "-".join(part for part in parts if part)

@@ -189,16 +189,26 @@ def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
 
 
 def score_interval(
-    score: Callable[..., float], *columns: npt.ArrayLike, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+    score: Callable[..., float],
+    *columns: npt.ArrayLike,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> Interval:
     """Return the bootstrap interval of a score over the examples of one evaluation.
 
     It does not cover the variation over seeds.
 
+    Some scores are lower in bootstrap samples than on the examples themselves: a macro F1, because samples lack rare
+    classes. So the percentiles are shifted by the difference between the score and its mean over the samples, and the
+    interval lies around the score.
+
     Args:
         score: Function of the columns, such as `log_loss`.
         columns: Arrays with one entry for each example, such as probabilities and labels. With one column and
-            `numpy.mean` as the score, the interval is the BCa interval; otherwise the percentile interval.
+            `numpy.mean` as the score, the interval is the BCa interval; otherwise the shifted percentile interval.
+        limits: The lowest and the highest value of the score, where the interval ends.
         confidence: How often the interval contains the score on all examples.
         resamples: Number of bootstrap samples.
         seed: Seed of the bootstrap.
@@ -209,5 +219,6 @@ def score_interval(
     generator, examples = np.random.default_rng(seed), len(arrays[0])
     draws = (generator.integers(0, examples, examples) for _ in range(resamples))
     scores = [score(*(array[drawn] for array in arrays)) for drawn in draws]
-    low, high = np.quantile(scores, [(1 - confidence) / 2, (1 + confidence) / 2])
+    percentiles = np.quantile(scores, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.clip(percentiles + score(*arrays) - np.mean(scores), *limits)
     return float(low), float(high)

@@ -38,8 +38,9 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
         return
     before, after = ({k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (old, new))
     for name in may_grow:
-        if has_grown(before.get(name), after.get(name)):
-            before[name] = after.get(name)
+        value = after.get(name)
+        if has_grown(before.get(name, {} if isinstance(value, dict) else None), value):
+            before[name] = value
     difference = next(_differences(before, after), None)
     if difference is not None:
         name, was, value = difference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError, on_one_line
 from ...methods import parse_method
+from ...methods._own import checksum, sources
 from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
@@ -18,7 +20,9 @@ from .data_sets import OF_THE_STUDY, add_setting, check_data_sets, refuse_secret
 from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
+_JOINED = re.compile(r"\+(?=\s*(?:[a-zA-Z~]|\.{0,2}/))")  # before a name or the path of a file, not in 1e+3
 _DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
+LENGTH_AND_RATE = ("learning_rate", "num_train_epochs", "max_steps")  # in which a matched control equals its method
 
 
 class Contender(NamedTuple):
@@ -36,10 +40,25 @@ class Contender(NamedTuple):
 
 
 def parse_contender(text: str) -> Contender:
-    """Read one `--method` of a study. `+` joins methods that act together, `@` begins settings of its own.
+    """Read one `--method` of a study, and check its methods; a method in a file is run.
 
     Args:
         text: What the user wrote, such as `plain@learning_rate=5e-5`.
+    """
+    contender = read_contender(text)
+    for method in contender.methods:
+        try:
+            parse_method(method)
+        except ValueError as error:
+            raise UserError(f"{on_one_line(error)}.") from None
+    return contender
+
+
+def read_contender(text: str) -> Contender:
+    """Read a contender without checking its methods. `+` joins methods that act together, `@` begins settings.
+
+    Args:
+        text: The contender, which may be that of a study of someone else: no file is run.
     """
     joined, has_settings, rest = text.strip().partition("@")
     method, settings = joined.strip(), dict[str, str]()
@@ -52,15 +71,63 @@ def parse_contender(text: str) -> Contender:
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
             )
         add_setting(settings, name, value, f"method {method!r}")
-    methods = (
-        [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
-    )
-    for method in methods:
-        try:
-            parse_method(method)
-        except ValueError as error:
-            raise UserError(f"{on_one_line(error)}.") from None
+    methods = [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in _JOINED.split(joined)]
     return Contender(text.strip(), methods, settings)
+
+
+def code_of(methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the checksums of the files of one's own methods, for study.json; empty if there are none.
+
+    Args:
+        methods: The contenders, as the user wrote them.
+    """
+    files = sources(name for method in methods for name in parse_contender(method).methods)
+    return {"method_files": {os.path.normpath(file): checksum(text) for file, text in files.items()}} if files else {}
+
+
+def matched_controls(methods: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Return the baseline with the learning rate and the epochs of each method that has its own.
+
+    Args:
+        methods: The contenders, the baseline first.
+        settings: The settings that all runs share.
+    """
+    baseline, *others = (parse_contender(method) for method in methods)
+    shared = {str(name).replace("-", "_"): value for name, value in settings.items()}
+
+    def trained(of: Contender) -> dict[str, Any]:
+        values = {name: of.settings.get(name, shared.get(name)) for name in LENGTH_AND_RATE}
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+    controls: dict[str, None] = {}
+    known = [trained(of) for of in (baseline, *others) if _same_method(of, baseline)]
+    for of in others:
+        if of.settings.get("preset"):
+            raise UserError(
+                f"matched is on, and method {of.name!r} takes its learning rate and epochs from a preset; write them "
+                "after the @ instead, as in addrop@learning_rate=2e-5,num_train_epochs=10."
+            )
+        if trained(of) in known or of.name.partition("@")[0].strip() == FROZEN:
+            continue
+        known.append(trained(of))
+        own = {name: value for name, value in baseline.settings.items() if name not in LENGTH_AND_RATE}
+        own |= {name: of.settings[name] for name in LENGTH_AND_RATE if name in of.settings}
+        written = ",".join(f"{name}={value}" for name, value in own.items())
+        controls[f"{baseline.name.partition('@')[0].strip()}{'@' * bool(written)}{written}"] = None
+    return list(controls)
+
+
+def _same_method(one: Contender, other: Contender) -> bool:
+    """Return whether two contenders differ in the learning rate and the epochs alone."""
+    own, others = (
+        {name: value for name, value in of.settings.items() if name not in LENGTH_AND_RATE} for of in (one, other)
+    )
+    return one.name.partition("@")[0].strip() == other.name.partition("@")[0].strip() and own == others
+
+
+def is_control(method: str, baseline: str) -> bool:
+    """Return whether a contender is the baseline, but for the learning rate and the epochs."""
+    return _same_method(read_contender(method), read_contender(baseline))
 
 
 def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender]) -> dict[str, Any]:
@@ -148,6 +215,7 @@ class Design:
         return RunSpec(
             settings, contender.name, task, seed, size, self.keep, self.resample,
             head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
+            code=sources(contender.methods),
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +224,7 @@ class Design:
         for name in ("same_head", "data"):
             if not values[name]:
                 del values[name]  # keeps the configuration of older studies unchanged
-        return values
+        return {**values, **code_of(self.methods)}
 
 
 def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:
@@ -167,9 +235,10 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
         methods: The contenders, as the user wrote them.
         **fields: Other fields of `Design`, and `baseline`, the name of one of the methods. Without it the baseline is
             `plain`, which is added if it is not among the methods. `resample` is on by default where runs train on a
-            part of the examples.
+            part of the examples. `matched` adds the baseline with the learning rate and epochs of each method that
+            has its own.
     """
-    baseline = fields.pop("baseline", None)
+    baseline, is_matched = fields.pop("baseline", None), fields.pop("matched", False)
     names = [parse_contender(method).name for method in methods]
     for name in names:
         if names.count(name) > 1:
@@ -177,6 +246,9 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
+    if is_matched:
+        ordered = [first, *(name for name in names if name != first)]
+        names += [name for name in matched_controls(ordered, settings) if name not in names]
     if "data" in fields:
         fields["data"] = {name: with_absolute_paths(own) for name, own in fields["data"].items()}
     contenders = [parse_contender(name) for name in names]

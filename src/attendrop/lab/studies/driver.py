@@ -32,7 +32,15 @@ from .records import RUNS_FOLDER, SameStudy, check_models, read_records, remove_
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
-MAY_GROW = ("methods", "tasks", "data", "seeds", "max_seeds", "trials")  # these may grow when a study is resumed
+MAY_GROW = (
+    "methods",
+    "method_files",
+    "tasks",
+    "data",
+    "seeds",
+    "max_seeds",
+    "trials",
+)  # these may grow when a study is resumed
 
 _RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes reserved for the last record on a full disk
 _BEAT = 1.0  # seconds between checks whether progress.json is outdated

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...core.hyper import Hyper, hyper_of
 from ...errors import UserError, on_one_line
-from ...methods import method_class, parse_method
+from ...methods import method_class, parse_method, split_method
 from ..runs.settings import TRAINING, all_settings, make_config
 from .design import Contender
 
@@ -167,8 +167,9 @@ def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
 
 
 def method_name(method: str) -> str:
-    """Return the name of a method that the user wrote with or without fields."""
-    return method.partition(":")[0].strip()
+    """Return the name of a method that the user wrote with or without fields; that of the class, if it is in a file."""
+    name = split_method(method)[0]
+    return method_class(name).name if ":" in name else name
 
 
 def with_fields(method: str, values: Mapping[str, Any]) -> str:
@@ -179,7 +180,8 @@ def with_fields(method: str, values: Mapping[str, Any]) -> str:
         values: The fields and their values.
     """
     fields = ",".join(f"{name}={_text(value)}" for name, value in values.items())
-    return f"{method}{',' if ':' in method else ':'}{fields}" if fields else method
+    name, given = split_method(method)
+    return f"{name}:{','.join(filter(None, (given.strip(), fields)))}" if fields else method
 
 
 def _text(value: Any) -> str:
@@ -250,17 +252,17 @@ def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: 
     if is_rate_free and not (is_paper and contender.methods):
         space["learning_rate"] = parse_dimension(PAPER_LEARNING_RATES if is_paper else LEARNING_RATE)
     for method in contender.methods:
-        name, fixed = method_name(method), _fixed_fields(method)
+        name, fixed = split_method(method)[0], _fixed_fields(method)
         defaults = (paper_grid(name) if is_paper else {}) or method_space(name)
         for field, text in defaults.items():
             if field not in fixed:
-                space[f"{name}.{field}"] = parse_dimension(text, _is_whole(name, field))
+                space[f"{method_name(method)}.{field}"] = parse_dimension(text, _is_whole(name, field))
     return space
 
 
 def _fixed_fields(method: str) -> set[str]:
     """Return the fields that have a value in what the user wrote."""
-    return set(re.findall(r"(?:^|,)\s*(\w+)\s*=", method.partition(":")[2]))
+    return set(re.findall(r"(?:^|,)\s*(\w+)\s*=", split_method(method)[1]))
 
 
 def _is_whole(name: str, field: str) -> bool:
@@ -308,14 +310,14 @@ def _field_space(name: str, value: str, contenders: Sequence[Contender]) -> list
     dimensions, known = [], []
     for contender in contenders:
         for method in contender.methods:
-            own = method_name(method)
-            fields = [f.name for f in dataclasses.fields(method_class(own))]
+            own, cls_name = method_name(method), split_method(method)[0]
+            fields = [f.name for f in dataclasses.fields(method_class(cls_name))]
             known += [f"{own}.{f}" for f in fields]
             if wanted not in ("", own) or field not in fields:
                 continue
             if field in _fixed_fields(method):
                 raise UserError(f"{own}.{field} has a value in {method!r} too; it must have either a value or a space")
-            dimensions.append((contender.name, f"{own}.{field}", parse_dimension(value, _is_whole(own, field))))
+            dimensions.append((contender.name, f"{own}.{field}", parse_dimension(value, _is_whole(cls_name, field))))
     if not dimensions:
         near = difflib.get_close_matches(name, [*known, *searched_settings()], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""

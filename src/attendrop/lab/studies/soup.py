@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import set_seed
 
 from ...errors import UserError
+from ...methods import names_file
 from ...utils.checks import check_choice
 from ...utils.files import whole_folder
 from .. import tasks
@@ -99,7 +100,10 @@ def make_soup(
         first.settings, first.method, first.task, first.seed, first.size, first.keep, bool(first.resample),
         first.fold, first.head_seed,
     )  # fmt: skip
-    config = make_config({"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
+    settings = {"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"}
+    # Nothing is trained, and no file is run because a record names it.
+    settings["method"] = [method for method in settings.get("method") or [] if not names_file(method)]
+    config = make_config(settings)
     check_folder(config, may_go_on=False)
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)

@@ -41,6 +41,7 @@ class RunSpec:
         details: Whether the record holds texts and attention maps too.
         only_check: Whether to stop before training, after all checks.
         models_folder: Folder in which the trained model is kept, in a folder with the id of the run. None = it is not.
+        code: The content of the files of the user's own methods, by the names in `method`. Workers need no file.
     """
 
     settings: Mapping[str, Any]
@@ -56,6 +57,7 @@ class RunSpec:
     details: bool = field(default=False, compare=False)
     only_check: bool = field(default=False, compare=False)
     models_folder: str | None = field(default=None, compare=False)
+    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_frozen(self) -> bool:
@@ -68,6 +70,8 @@ class RunSpec:
         values = {name: value for name, value in asdict(self).items() if name not in NOT_IN_RUN_ID}
         if self.head_seed is None:
             del values["head_seed"]  # keeps the ids of older studies unchanged
+        if not self.code:
+            del values["code"]
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...methods._own import sources
 from ...utils.checks import check_choice, check_whole
 from ...utils.secrets import is_secret
 from ..runs.losses import UNWEIGHTED
 from ..runs.settings import all_settings
-from .design import PLAIN, Contender, parse_contender, with_common_loss
+from .design import PLAIN, Contender, code_of, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
 from .spec import FROZEN, RunSpec, with_absolute_paths, without_paths
 
 PROTOCOLS = ("honest", "paper")
-MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
+# Of these a study that is started again may have more.
+MAY_GROW = ("methods", "method_files", "spaces", "trials", "final_seeds")
 _EXAMPLES = 3  # trials of each method that are checked before the search begins
 TRIALS = 20  # of each method, unless the user says otherwise
 FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
@@ -70,7 +72,7 @@ class TuneConfig:
         return {
             "kind": "tune", "protocol": self.protocol, "settings": dict(self.settings), "methods": list(self.spaces),
             "spaces": spaces, "sampler": self.sampler, "seed": self.seed, "repeats": self.repeats,
-            "trials": self.trials, "final_seeds": self.final_seeds,
+            "trials": self.trials, "final_seeds": self.final_seeds, **code_of(list(self.spaces)),
         }  # fmt: skip
 
     def study_name(self, method: str) -> str:
@@ -81,19 +83,22 @@ class TuneConfig:
         """
         space = {name: str(dimension) for name, dimension in self.spaces[method].items()}
         own = [without_paths(self.settings), self.sampler, self.seed, self.protocol, self.repeats, space]
+        own += code_of([method]).values()
         digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
         return f"attendrop {method} {digest}"
 
     def _spec(self, method: str, point: Mapping[str, Any], seed: int, role: str = "", **fields: Any) -> RunSpec:
         """Return a run with one point of the search space. Runs of different roles are not compared with each other."""
         settings = self.settings
+        contender = parse_contender(method)
         axis = next((name for name in ("fraction", "shots") if settings.get(name) is not None), None)
         return RunSpec(
-            settings={**apply_point(settings, parse_contender(method), point), "seed": seed},
+            settings={**apply_point(settings, contender, point), "seed": seed},
             method=f"{method} ({role})" if role else method,
             task=settings.get("task") or Path(str(settings["train_file"])).name,
             size=f"{axis}={settings[axis]}" if axis else "all",
             seed=seed,
+            code=sources(contender.methods),
             **fields,
         )
 

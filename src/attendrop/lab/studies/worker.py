@@ -22,6 +22,7 @@ from transformers import set_seed
 
 from ...capture.persistent_graphs import PersistentGraphs
 from ...errors import UserError
+from ...methods._own import provide
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from ...utils.model_files import model_checksums
 from .. import tasks
@@ -81,6 +82,7 @@ class Worker:
                 it returns True.
         """
         started, clock = datetime.now(UTC), time.perf_counter()
+        provide(spec.code)
         with tempfile.TemporaryDirectory(prefix="attendrop-") as folder:
             config = make_config({**spec.settings, **self._fixed_settings(spec, folder)})
             with token_in_environment(config):
@@ -171,7 +173,10 @@ class Worker:
         if key not in self._data:
             _keep_newest(self._data, 8)
             data = load_split_data(spec, config)
-            self._data[key] = data, {name: data_fingerprint(split) for name, split in data.splits().items()}
+            self._data[key] = (
+                data,
+                {name: data_fingerprint(tasks.without_rows(split)) for name, split in data.splits().items()},
+            )
         return self._data[key]
 
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:

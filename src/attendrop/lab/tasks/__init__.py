@@ -17,6 +17,7 @@ from .lengths import examine_lengths
 from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
+from .origin import without_rows
 from .pooling import with_pairs
 from .positions import check_length, note_length, saved_with_length
 from .predictions import as_text, write_predictions, write_submission
@@ -67,6 +68,7 @@ __all__ = [
     "saved_with_length",
     "split_validation",
     "with_pairs",
+    "without_rows",
     "write_predictions",
     "write_submission",
 ]

@@ -14,6 +14,7 @@ from .catalogue import Task, find_task
 from .files import read_arrow
 from .hub import error_chain, no_progress_bars, offline_if_unreachable
 from .kinds import kind_of
+from .origin import Origin
 from .values import sorted_names
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Data:
         test: The test split. A split without labels has no label column.
         others: All other splits, by name.
         notes: Sentences for the user about guesses, splits and excluded rows.
+        origin: Where the examples were in the user's files; None for a task of the catalogue.
         available: Split of which only a sample is used -> the number of examples that it was drawn from.
     """
 
@@ -44,6 +46,7 @@ class Data:
     others: dict[str, Dataset] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     available: dict[str, int] = field(default_factory=dict)
+    origin: Origin | None = None
     _apart: Data | None = field(default=None, init=False, repr=False, compare=False)
 
     def encoded_apart(self) -> Data:

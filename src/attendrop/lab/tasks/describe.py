@@ -51,6 +51,7 @@ class Description:
         lengths: Split -> lengths; empty without a processor. For a translation, the longer text of each example counts.
         max_length: The maximum length.
         unit: The unit of lengths: tokens, or seconds for sounds; None for images.
+        has_several_labels: Whether an example can have several labels.
     """
 
     task: str
@@ -61,6 +62,7 @@ class Description:
     lengths: dict[str, Lengths] = field(default_factory=dict)
     max_length: int | None = None
     unit: str | None = "tokens"
+    has_several_labels: bool = False
 
 
 def describe(data: Data, tokenizer: Any = None, max_length: int | None = None) -> Description:
@@ -88,6 +90,7 @@ def describe(data: Data, tokenizer: Any = None, max_length: int | None = None) -
         lengths=lengths,
         max_length=limit,
         unit=modality.unit,
+        has_several_labels=kind_of(task).has_several_labels,
     )
 
 

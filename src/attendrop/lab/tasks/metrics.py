@@ -33,6 +33,9 @@ Statistic = Callable[..., float]
 Counted = Callable[[Any, Any], tuple[Statistic, list[np.ndarray]]]
 
 
+_SHARE = (0.0, 1.0)  # the limits of most metrics
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric: its function, the predictions that it takes, and its bootstrap interval.
@@ -48,6 +51,7 @@ class Metric:
         counted: Returns an equal, faster function, and the columns with one row for each example that it takes; None =
             the bootstrap calls `function`.
         is_share: Whether it is the share of correct examples, which moves in steps of 1/n.
+        limits: The lowest and the highest value that it can have, where its intervals end.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Metric:
     hub_name: str | None = None
     counted: Counted | None = None
     is_share: bool = False
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, predictions: Any, references: Any) -> float:
         return self.function(predictions, references)
@@ -86,6 +91,11 @@ def metric_label(name: str) -> str:
     """Return the name of a metric in sentences and on pages."""
     metric = METRICS.get(name)
     return (metric and metric.label) or name.replace("_", " ")
+
+
+def limits_of(name: str) -> tuple[float, float]:
+    """Return the lowest and the highest value of a metric."""
+    return METRICS[name].limits if name in METRICS else (-math.inf, math.inf)
 
 
 def is_share(name: str) -> bool:
@@ -272,27 +282,35 @@ def _bleu_counted(predictions: Any, references: Any) -> tuple[Statistic, list[np
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", _accuracy, ("classes",), counted=_share_of_correct, is_share=True),
-        Metric("f1", _f1, ("classes",), counted=_of_confusion(_f1_of_confusion)),
-        Metric("macro_f1", _macro_f1, ("classes", "labels"), hub_name="f1", counted=_macro_f1_counted),
-        Metric("micro_f1", _micro_f1, ("labels",), hub_name="f1", counted=_of_labels((0, 2))),
+        Metric("accuracy", _accuracy, ("classes",), counted=_share_of_correct, is_share=True, limits=_SHARE),
+        Metric("f1", _f1, ("classes",), counted=_of_confusion(_f1_of_confusion), limits=_SHARE),
+        Metric("macro_f1", _macro_f1, ("classes", "labels"), hub_name="f1", counted=_macro_f1_counted, limits=_SHARE),
+        Metric("micro_f1", _micro_f1, ("labels",), hub_name="f1", counted=_of_labels((0, 2)), limits=_SHARE),
         # scikit-learn counts an example as correct if all its labels are
-        Metric("exact_match", _accuracy, ("labels",), counted=_share_of_correct),
-        Metric("mcc", _mcc, ("classes",), hub_name="matthews_correlation", counted=_of_confusion(_mcc_of_confusion)),
-        Metric("pearson", _correlation("pearsonr"), ("numbers",), hub_name="pearsonr"),
-        Metric("spearman", _correlation("spearmanr"), ("numbers",), hub_name="spearmanr"),
-        Metric("rmse", _rmse, ("numbers",), greater_is_better=False),
-        Metric("entity_f1", _entity("f1_score"), ("tags",), hub_name="f1", counted=_of_sentences(_entities)),
+        Metric("exact_match", _accuracy, ("labels",), counted=_share_of_correct, limits=_SHARE),
+        Metric("mcc", _mcc, ("classes",), hub_name="matthews_correlation", counted=_of_confusion(_mcc_of_confusion),
+               limits=(-1.0, 1.0)),
+        Metric("pearson", _correlation("pearsonr"), ("numbers",), hub_name="pearsonr", limits=(-1.0, 1.0)),
+        Metric("spearman", _correlation("spearmanr"), ("numbers",), hub_name="spearmanr", limits=(-1.0, 1.0)),
+        Metric("rmse", _rmse, ("numbers",), greater_is_better=False, limits=(0.0, math.inf)),
+        Metric(
+            "entity_f1", _entity("f1_score"), ("tags",), hub_name="f1", counted=_of_sentences(_entities), limits=_SHARE
+        ),
         Metric(
             "entity_precision", _entity("precision_score"), ("tags",), hub_name="precision",
             counted=_of_sentences(_entities, lambda true_positives, predicted, _: true_positives / max(predicted, 1)),
+            limits=_SHARE,
         ),
         Metric(
             "entity_recall", _entity("recall_score"), ("tags",), hub_name="recall",
             counted=_of_sentences(_entities, lambda true_positives, _, support: true_positives / max(support, 1)),
+            limits=_SHARE,
         ),
-        Metric("token_accuracy", _token_accuracy, ("tags",), hub_name="accuracy", counted=_of_sentences(_words)),
-        Metric("bleu", _bleu, ("texts",), hub_name="sacrebleu", counted=_bleu_counted),
-        Metric("perplexity", _perplexity, ("log-likelihoods",), greater_is_better=False),
+        Metric(
+            "token_accuracy", _token_accuracy, ("tags",), hub_name="accuracy", counted=_of_sentences(_words),
+            limits=_SHARE,
+        ),
+        Metric("bleu", _bleu, ("texts",), hub_name="sacrebleu", counted=_bleu_counted, limits=(0.0, 100.0)),
+        Metric("perplexity", _perplexity, ("log-likelihoods",), greater_is_better=False, limits=(1.0, math.inf)),
     )
 }  # fmt: skip

@@ -6,6 +6,7 @@ classifier computes it; the terminal, the Markdown, the tables and the page then
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -41,6 +42,7 @@ class Outcome:
         is_compared: Whether studies compare it; otherwise it is only stored.
         is_in_terminal: Whether it has a column in the terminal, where about five fit.
         is_in_headline: Whether it appears in the headline of the report.
+        limits: The lowest and the highest value that it can have; those of the score are its metric's.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Outcome:
     is_compared: bool = True
     is_in_terminal: bool = True
     is_in_headline: bool = False
+    limits: tuple[float, float] = (0.0, math.inf)
 
     def read(self, record: StudyRecord, part: str) -> float | None:
         """Its value in a finished run; None if the run has none.
@@ -99,16 +102,16 @@ OUTCOMES: dict[str, Outcome] = {
         Outcome("loss", "loss", 0.02, family="loss", is_in_headline=True),  # the Trainer computes it
         Outcome(
             "ece", "calibration error", 0.01, debiased_calibration_error, family="calibration", short="ECE",
-            is_in_headline=True,
+            is_in_headline=True, limits=(-1.0, 1.0),  # a debiased error may be below 0
         ),
-        Outcome("brier", "Brier score", 0.01, brier_score, family="calibration"),
+        Outcome("brier", "Brier score", 0.01, brier_score, family="calibration", limits=(0.0, 2.0)),
         Outcome(
             "scaled_loss", "loss after temperature scaling", 0.02, log_loss, is_scaled=True, family="loss",
             is_in_terminal=False,
         ),
         Outcome(
             "scaled_ece", "calibration error after temperature scaling", 0.01, debiased_calibration_error,
-            is_scaled=True, family="calibration", is_compared=False,
+            is_scaled=True, family="calibration", is_compared=False, limits=(-1.0, 1.0),
         ),
         Outcome(
             "cost", "cost", 0.05, reads=_cost, phrase="training time", is_relative=True,

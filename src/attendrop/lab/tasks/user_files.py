@@ -17,6 +17,7 @@ from .files import ReadOptions, Table, refusals
 from .findings import ERROR, NOTE, WARNING, Finding, listed, shortened
 from .kinds import KINDS, Reading, Request, current_kind, kind_of
 from .modalities import MEDIA_KINDS, Media, file_kinds, find_media, modality_of, read_source
+from .origin import ROW, make_origin
 from .rows import label_names, row_problems
 
 if TYPE_CHECKING:
@@ -143,8 +144,12 @@ class _Inspector:
                 return
             task = self._with_labels(task)
             self.findings += examine(task, self._usable(task))
-            splits = {name: split_from_table(task, table, name != "test") for name, table in self.tables.items()}
-            self.data = make_data(task, splits, [])
+            origin = make_origin(task, list(self.tables.values()))
+            splits = {
+                name: split_from_table(task, table, name != "test", start)
+                for (name, table), start in zip(self.tables.items(), origin.starts, strict=True)
+            }
+            self.data = dataclasses.replace(make_data(task, splits, []), origin=origin)
         except UserError as error:
             self._add_error(error)
 
@@ -285,7 +290,8 @@ def load_rows(
     if table.dropped and not options.drop_bad_rows:
         raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
-    data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
+    origin = make_origin(task, [table])
+    data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes, origin=origin)
     return data, given.without(problems).columns
 
 
@@ -315,8 +321,8 @@ def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
             raise UserError(f"{table.path} has no column {name!r}; it has {known}{hint}.")
 
 
-def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:
-    """Make a data set of the texts and labels of a file whose rows can all be used."""
+def split_from_table(task: Task, table: Table, needs_labels: bool = True, start: int = 0) -> Dataset:
+    """Make a data set of the texts and labels of a file whose rows can all be used, numbered from `start`."""
     from datasets import Dataset, Features, List, Value
 
     kind = kind_of(task)
@@ -330,6 +336,7 @@ def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dat
         contents[task.label] = _read_labels(task, task.label, table)
         number = Value(kind.reading.label_feature)
         features[task.label] = List(number) if kind.labels_are_lists else number
+    contents[ROW], features[ROW] = list(range(start, start + len(table))), Value("int64")
     return Dataset.from_dict(contents, features=Features(features))
 
 

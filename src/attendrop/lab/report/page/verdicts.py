@@ -167,20 +167,31 @@ def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[
 
 
 def _key(analysis: Analysis, results: Entries) -> str:
-    delta = analysis.delta.get("score")
     comparisons = [comparison for result in results.values() for _, comparison in result.values()]
     holm = any(comparison and comparison.p_adjusted is not None for comparison in comparisons)
     parts = [
         f"Differences are paired by seed, against {labels_of(analysis)[analysis.baseline]}. Brackets show the "
         f"{100 * analysis.confidence:.0f} % interval{'; Holm p corrects for the number of methods' if holm else ''}."
     ]
-    if delta:
-        parts.append(f"The shaded band is ±{number(delta)}: differences too small to matter.")
+    if limits := _too_small(analysis, results):
+        parts.append(limits)
     if analysis.sequential:
         parts.append(
             "Seeds were added until the comparisons were decided; the error rates are corrected for repeated looks."
         )
     return f'<p class="key">{escape(" ".join(parts))}</p>'
+
+
+def _too_small(analysis: Analysis, results: Entries) -> str:
+    """Return the sentence about the differences that are too small to matter, of each outcome in the table."""
+    compared = dict.fromkeys(name for result in results.values() for name, (_, of) in result.items() if of)
+    names: dict[float, list[str]] = {}
+    for name in compared:
+        if delta := analysis.delta.get(name):
+            title = outcome_name(name, analysis.metric)
+            names.setdefault(delta, []).append(f"{title} (the shaded band)" if name == "score" else title)
+    listed = "; ".join(f"±{number(delta)} in {', '.join(of)}" for delta, of in names.items())
+    return f"Too small to matter are differences up to {listed}." if listed else ""
 
 
 def _sentences(

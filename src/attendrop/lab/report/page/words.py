@@ -235,6 +235,12 @@ def explanation(comparison: Verdicts) -> str:
     return comparison.sentence or (_TOO_FEW if comparison.verdict == "too few seeds" else "")
 
 
+def _count_of_runs(shown: int, searched: int) -> str:
+    if not searched:
+        return f"{shown}" if shown else ""
+    return f"{shown + searched}: {searched} of trials, {shown} of the chosen settings"
+
+
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
     """Return what the study consists of, as names and values."""
     runs = analysis.runs
@@ -248,6 +254,6 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Training data", ", ".join(sizes) if sizes != ["all"] else ""),
         ("Baseline", labels[analysis.baseline]),
         ("Seeds", str(seeds_of(analysis))),
-        ("Runs", f"{len(runs)}" + (f", {failed} failed" if failed else "") if runs else ""),
+        ("Runs", _count_of_runs(len(runs), analysis.searched) + (f", {failed} failed" if failed and runs else "")),
     ]
     return [(name, value) for name, value in items if value]

@@ -30,6 +30,7 @@ from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .learned import unlearned, without_verdicts
+from .matched import with_controls
 from .outcomes import Group, compare, group_records, outcomes_of
 from .scope import scope_of, with_scope, with_scope_over_tasks
 
@@ -99,6 +100,7 @@ def analyse_records(
         ),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
+        searched=len(records) - len(scored),
         method_metrics={
             name: series
             for name in methods
@@ -129,7 +131,8 @@ def _cells(
                 for name, results in compared.items()
             }
         else:
-            compared["score"] = with_scope(compared["score"], scope_of(group.finished))
+            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks)
+            compared["score"] = with_scope(scores, scope_of(group.finished))
         for method in group.runs:
             cells.append(
                 Cell(

@@ -10,6 +10,7 @@ import numpy as np
 from ...records import StudyRecord
 from ...report.analysis import Curves, Numbers, Series
 from ...statistics.paired import t_interval
+from ...tasks.metrics import limits_of
 from .outcomes import Group
 
 
@@ -23,8 +24,15 @@ def curves_of(group: Group, method: str, confidence: float) -> Curves:
         if name in ("epoch", "step", "majority"):
             continue
         columns = [[row.get(name) for rows in runs for row in rows if row["epoch"] == epoch] for epoch in epochs]
-        curves.mean[name], curves.low[name], curves.high[name] = band(columns, confidence)
+        mean, low, high = band(columns, confidence)
+        curves.mean[name], curves.low[name], curves.high[name] = mean, *(_limited(side, name) for side in (low, high))
     return curves
+
+
+def _limited(values: Numbers, metric: str) -> Numbers:
+    """Return the limits of intervals, which end where the metric does."""
+    low, high = limits_of(metric)
+    return [None if value is None else min(max(value, low), high) for value in values]
 
 
 def method_metrics_of(records: Iterable[StudyRecord], confidence: float) -> dict[str, Series]:

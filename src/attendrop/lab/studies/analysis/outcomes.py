@@ -12,7 +12,7 @@ from ...report.analysis import Result
 from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Comparison, Question, judge_family
-from ...tasks.metrics import is_share
+from ...tasks.metrics import is_share, limits_of
 from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
 
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
@@ -118,7 +118,7 @@ def compare(
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
-            *_mean(seeds, confidence),
+            *_mean(seeds, confidence, limits_of(str(example.metric)) if is_score else outcome.limits),
             None if method == baseline else judged[method],
         )
         for method, seeds in values.items()
@@ -178,9 +178,12 @@ def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
     }
 
 
-def _mean(values: Values, confidence: float) -> tuple[float | None, Interval | None]:
-    """Return the mean of the values that are known, and its interval."""
+def _mean(values: Values, confidence: float, limits: Interval) -> tuple[float | None, Interval | None]:
+    """Return the mean of the values that are known, and its interval, which ends at the limits of the values."""
     known = np.array([value for value in values.values() if value is not None and np.isfinite(value)], float)
     if not len(known):
         return None, None
-    return float(known.mean()), t_interval(known, confidence) if len(known) > 1 else None
+    if len(known) < 2:
+        return float(known.mean()), None
+    low, high = np.clip(t_interval(known, confidence), *limits)
+    return float(known.mean()), (float(low), float(high))

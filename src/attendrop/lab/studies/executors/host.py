@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ....errors import on_one_line
+from ....methods._own import place_of
 from ....utils.processes import freeze_imported
 from ...records import StudyRecord
 from ..records import failed_record, now
@@ -51,7 +52,9 @@ def run_spec(
         return worker.run(spec, progress), False
     except Exception as error:
         trace = traceback.format_exc(limit=-8)
-        record = failed_record(spec, _kind(error), on_one_line(error), started=started, worker=name, trace=trace)
+        place = place_of(error)  # in a method of the user
+        message = f"{f'{place}: ' if place else ''}{on_one_line(error)}"
+        record = failed_record(spec, _kind(error), message, started=started, worker=name, trace=trace)
         return record, is_fatal(error)
 
 

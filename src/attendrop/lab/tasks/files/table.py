@@ -46,6 +46,7 @@ class Table:
         path: The file.
         columns: Column name -> values.
         lines: The line on which each row begins; None for a format without lines.
+        rows: The number of each row in the file, from 1; None = all of them, in order.
         names: Column name -> the label names that the file declares for its numbers (Parquet files of `datasets`).
         findings: Findings from reading the file.
         dropped: The place of each row that was left out -> why.
@@ -67,6 +68,7 @@ class Table:
     encoding: str = "utf-8"
     separator: str | None = None
     form: str | None = None
+    rows: list[int] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -74,8 +76,14 @@ class Table:
     def place(self, row: int, word: int = 0) -> str:
         """Return where a row, or a word of it, is in the file: `line 3`."""
         if self.lines is None:
-            return f"row {row + 1}"
-        return f"line {self.lines[row] + (word if self.has_word_lines else 0)}"
+            return f"row {self.number(row)}"
+        return f"line {self.number(row) + (word if self.has_word_lines else 0)}"
+
+    def number(self, row: int) -> int:
+        """Return the line of a row, or its number in a format without lines."""
+        if self.lines is not None:
+            return self.lines[row]
+        return row + 1 if self.rows is None else self.rows[row]
 
     def location(self, row: int, word: int = 0) -> str:
         """Return where a row, or a word of it, is, with the name of the file, for error messages."""
@@ -90,6 +98,7 @@ class Table:
             self,
             columns={name: [values[row] for row in kept] for name, values in self.columns.items()},
             lines=None if self.lines is None else [self.lines[row] for row in kept],
+            rows=[row + 1 if self.rows is None else self.rows[row] for row in kept],
             dropped={**self.dropped, **{self.place(row): problem for row, problem in problems.items()}},
         )
 

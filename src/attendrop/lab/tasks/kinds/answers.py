@@ -83,8 +83,12 @@ class Answers:
         """Return predictions and references as `tasks.METRICS` takes them."""
         return predicted, self.gold
 
-    def losses(self) -> np.ndarray:
-        """Return the loss of each example, to find the worst ones."""
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
+        """Return the loss of each example, to find the worst ones.
+
+        Args:
+            temperature: The logits are divided by it, as in `columns`.
+        """
         raise NotImplementedError
 
     def most_frequent(self) -> tuple[Any, str | None]:
@@ -146,9 +150,9 @@ class ClassAnswers(Answers):
     def predicted(self) -> Any:
         return self.values.argmax(-1)
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """-log of the probability of the right class."""
-        probabilities = self.probabilities()[np.arange(len(self.gold)), self.gold]
+        probabilities = self.probabilities(temperature)[np.arange(len(self.gold)), self.gold]
         return -np.log(np.maximum(probabilities, 1e-15))
 
     def most_frequent(self) -> tuple[Any, str | None]:

@@ -117,9 +117,10 @@ class SetAnswers(ClassAnswers):
         cut = np.log(threshold / (1 - threshold))
         return (self.values > (cut[:, None] if cut.ndim else cut)).astype(int)
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """Return the mean over the labels of -log of the probability of what is right."""
-        return np.asarray(np.logaddexp(0, np.where(self.gold == 1, -self.values, self.values)).mean(-1))
+        logits = self.values / temperature
+        return np.asarray(np.logaddexp(0, np.where(self.gold == 1, -logits, logits)).mean(-1))
 
     def most_frequent(self) -> tuple[Any, str | None]:
         usual = self.gold.mean(0) > 0.5

@@ -65,7 +65,7 @@ class NumberAnswers(Answers):
     def of(cls, task: Task, values: Any, split: Any, word_starts: Sequence[Sequence[int]] | None = None) -> Answers:
         return cls(task, values, np.asarray(split[task.label][:], float))
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """Return the squared error of each example."""
         return np.asarray((self.values - self.gold) ** 2)
 

@@ -179,11 +179,11 @@ class TagAnswers(ClassAnswers):
     def scored(self) -> tuple[np.ndarray, np.ndarray]:
         return self.values[self.is_scored], self.gold[self.is_scored]
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """Return the mean over the scored words of a sentence of -log of the probability of the right tag."""
         assert self.lengths is not None
         assert self.is_scored is not None
-        losses = super().losses()
+        losses = super().losses(temperature)
         rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
         counts = np.bincount(rows, self.is_scored, len(self.lengths))
         return np.asarray(np.bincount(rows, losses * self.is_scored, len(self.lengths)) / np.maximum(counts, 1))

@@ -109,7 +109,7 @@ class TextAnswers(Answers):
     def of(cls, task: Task, values: Any, split: Any, word_starts: Sequence[Sequence[int]] | None = None) -> Answers:
         return cls(task, values, list(split[task.text[1]]))
 
-    def losses(self) -> np.ndarray:
+    def losses(self, temperature: float = 1.0) -> np.ndarray:
         """1 minus the chrF of each text, which needs no probabilities."""
         from sacrebleu import sentence_chrf
 
