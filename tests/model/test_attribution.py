@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ import torch
 import attendrop
 from attendrop import ADDrop, Engine, IntegrationRule, attribute
 from attendrop.model import attribution
-from attendrop.model.seams import Seams
 from helpers import oracles, zoo
 from helpers.precision import assert_same_numbers, relative_error
 
@@ -50,24 +48,6 @@ def test_gauss_nodes_use_their_own_weights(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setitem(attribution._TOKENS, "cpu", 10**6)  # in one pass
     for layer, values in attribute(model, batch, method="iga", rule=rule).items():
         assert relative_error(values, expected[layer]) < 1e-9
-
-
-def test_threads_that_share_a_model_get_the_maps_that_each_gets_alone() -> None:
-    model = zoo.make_model("bert", dropout=False).eval()
-    batch = zoo.make_batch("bert")
-    rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(len(batch["input_ids"]))]
-    asked = [(row, method) for row in rows for method in ("ga", "aa", "iga")] * 3
-
-    def maps(question: tuple[dict[str, torch.Tensor], str]) -> dict[int, torch.Tensor]:
-        return attribute(model, question[0], method=question[1], rule=IntegrationRule("gauss", 2))
-
-    alone = [maps(question) for question in asked]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(maps, asked))
-    for expected, actual in zip(alone, together, strict=True):
-        assert expected.keys() == actual.keys()
-        assert all(torch.equal(actual[layer], values) for layer, values in expected.items())
-    assert Seams.of(model) is None
 
 
 def test_integrated_gradients_skip_blocks_below_the_scaled_layer() -> None:

@@ -183,6 +183,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets of Linux")
 def test_several_processes_of_one_machine_listen_on_the_loopback_interface_alone(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
