@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import openpyxl
+import pyarrow.parquet
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ WORDS = [
     command("no such option: --learnin-rate; did you mean --learning-rate", "train", "--learnin-rate", "1"),
     command("'--seed' requires an argument", "train", "--seed"),
     command("extra argument", "train", "roberta-base"),
-    command("missing argument 'folder'", "predict"),
+    command("missing argument '(?i:folder)'", "predict"),
     command("no such option: --batch-sise; did you mean --batch-size", "predict", "x", "--batch-sise", "3"),
     command("invalid value for '--batch-size'", "predict", "x", "--batch-size", "many"),
     command("extra argument", "methods", "addrop", "rdrop"),
@@ -500,7 +505,7 @@ DATA = [
     ),
     train(
         "holds 2 numbers with a decimal comma, such as '1,5' in line 2",
-        train_file=csv("text;score\na b;1,5\nc d;2\ne f;3,25\n"),
+        train_file=csv('text,score\na b,"1,5"\nc d,2\ne f,"3,25"\n'),
     ),
     train(
         "1 tag of given.conll is not written as O, B-… or I-…: line 2 has 'B_LOC'",
@@ -793,7 +798,7 @@ PREDICT += [
 # ---- check ---------------------------------------------------------------------------------------------------------
 
 CHECK = [
-    command("missing argument 'files", "check"),
+    command("missing argument '(?i:files)", "check"),
     command("gone.csv does not exist", "check", "gone.csv"),
     command("4 files are given; give a training file", "check", "a.csv", "b.csv", "c.csv", "d.csv"),
     command("encoding is 'utf-99', which is no encoding", "check", "a.csv", "--encoding", "utf-99"),
@@ -814,7 +819,59 @@ CHECK = [
     ),
 ]
 
-BAD_INPUTS = [*WORDS, *SETTINGS, *YAML, *METHODS, *DATA, *MODELS, *PREDICT, *CHECK]
+# ---- values that break the reader of a value or of a file -----------------------------------------------------------
+
+
+def _table_of(suffix: str, change: str) -> bytes:
+    """A Parquet file with odd metadata of datasets, or an Excel file without a part."""
+    file = io.BytesIO()
+    if suffix == "parquet":
+        table = pyarrow.table({"text": ["a b", "c d"], "label": ["x", "y"]})
+        pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": change}), file)
+        return file.getvalue()
+    openpyxl.Workbook().save(file)
+    whole, broken = zipfile.ZipFile(file), io.BytesIO()
+    with zipfile.ZipFile(broken, "w") as archive:
+        for name in whole.namelist():
+            if name != change:
+                archive.writestr(name, whole.read(name))
+    return broken.getvalue()
+
+
+_MANY = "1" + "0" * 5000  # digits
+_NESTED = "[" * 3000 + "]" * 3000
+
+ODD = [
+    train("p is|addrop:p", method=[f"addrop:p={_MANY}"]),
+    train("layers", method=["addrop:layers=None"]),
+    train("layers|nested|brackets", method=[f"addrop:layers={_NESTED}"]),
+    train("log_level is 'x'", log_level="x"),
+    train("label_names|no label", label_names=["no"]),
+    train("seed", seed=_MANY),
+    train("learning_rate is inf", learning_rate=_MANY),
+    train("lr_scheduler_kwargs", lr_scheduler_kwargs='{"a":' * 3000 + "1" + "}" * 3000),
+    train("lr_scheduler_kwargs", lr_scheduler_kwargs='{"a": ' + _MANY + "}"),
+    train("output_dir is .* no text in UTF-8", output_dir="a\udcff"),
+    train("encoding is 'punycode'", encoding="punycode"),
+    train("run.yaml", config=csv(f"model: {_NESTED}", "run.yaml")),
+    train("run.yaml|seed", config=csv(f"seed: {_MANY}", "run.yaml")),
+    train("number", train_file=csv('[{"text": "a b", "label": ' + _MANY + "}]", "given.json")),
+    train("given.jsonl", train_file=csv('{"text": "a b", "label": ' + _NESTED + "}", "given.jsonl")),
+    train("given.xlsx", train_file=csv(_table_of("xlsx", "xl/workbook.xml"), "given.xlsx")),
+    train("other.xlsx", train_file=csv(_table_of("xlsx", "xl/worksheets/sheet1.xml"), "other.xlsx")),
+    train("cannot be loaded", model=Model({"config.json": _config(num_hidden_layers=_NESTED)})),
+    train("cannot be loaded", model=Model({"config.json": '{"a": ' + _MANY + "}"})),
+    command("record.json' is damaged", "predict", Run({"record.json": _NESTED}), "a text"),
+    command("record.json' is damaged", "predict", Run({"record.json": '{"schema": ' + _MANY + "}"}), "a text"),
+    *(
+        command("study.json' cannot be read", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
+        for number, content in enumerate(("", "[]", "3", _NESTED, '{"schema": ' + _MANY + "}"))
+    ),
+    command("worker_timeout is 1e.300; it must be", "compare", "--model", Model(), "--train-file", "t.csv", "--method",
+            "rdrop", "--worker-timeout", "1e300", files=(csv("text,label\na b,x\nc d,y\n", "t.csv"),)),
+]  # fmt: skip
+
+BAD_INPUTS = [*ODD, *WORDS, *SETTINGS, *YAML, *METHODS, *DATA, *MODELS, *PREDICT, *CHECK]
 
 
 def written(folder: Path) -> dict[str, int]:

@@ -61,9 +61,10 @@ def train_small(sources: Path, kind: str, **settings: Any) -> Path:
     folder = sources / "runs" / kind
     usual = {
         "model": str(sources / "model"), "output_dir": str(folder), "max_length": MAX_LENGTH, "pooling": "model",
+        "max_steps": 6, "learning_rate": 3e-3, "seed": 3,
     }  # fmt: skip
     result = fine_tune(
-        train_file=str(sources / file), use_cpu=True, seed=3, max_steps=6, learning_rate=3e-3, no_baselines=True,
-        per_device_train_batch_size=16, head_start="random", **{**usual, **of_kind.get(kind, {}), **settings},
+        train_file=str(sources / file), use_cpu=True, no_baselines=True, head_start="random",
+        per_device_train_batch_size=16, **{**usual, **of_kind.get(kind, {}), **settings},
     )  # fmt: skip
     return result.folder

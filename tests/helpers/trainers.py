@@ -63,7 +63,7 @@ def bert(cls: Any, dropout: float = 0.1, **options: Any) -> Any:
 
 
 def make_sentence_model(folder: Path, dropout: float = 0.1) -> Any:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6.2")
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     body = Transformer(save(folder, bert(hf.BertModel, dropout)))
@@ -143,7 +143,7 @@ def _reward(kind: str, folder: Path, regularizers: Any, options: dict[str, Any])
 
 
 def _sentence(kind: str, folder: Path, regularizers: Any, options: dict[str, Any]) -> Any:
-    st = pytest.importorskip("sentence_transformers")
+    st = pytest.importorskip("sentence_transformers", minversion="6.2")
     datasets = pytest.importorskip("datasets")
 
     loss, model = options.pop("loss", OneCallForEachText), options.pop("model", None) or make_sentence_model(folder)
@@ -155,7 +155,7 @@ def _sentence(kind: str, folder: Path, regularizers: Any, options: dict[str, Any
 
 
 def _cross_encoder(kind: str, folder: Path, regularizers: Any, options: dict[str, Any]) -> Any:
-    st = pytest.importorskip("sentence_transformers")
+    st = pytest.importorskip("sentence_transformers", minversion="6.2")
     datasets = pytest.importorskip("datasets")
 
     labels = options.pop("num_labels", 1)

@@ -668,7 +668,12 @@ def test_prune_mode_gives_a_score_for_each_layer(tmp_path) -> None:
     assert scores.shape == (2,)
     ids, mask = ids_and_mask(batch)
     p = method.generator(ids, mask).sigmoid()
-    literal = [p[layer][pairs(mask)].mean().item() for layer in range(2)]
+    valid = pairs(mask)
+    # The mean over examples: one with many positions counts as much as one with few.
+    literal = [
+        sum(x[v].mean().item() for x, v in zip(p[layer], valid, strict=True)) / len(p[layer]) for layer in range(2)
+    ]
+    assert scores.tolist() != pytest.approx([p[layer][valid].mean().item() for layer in range(2)], rel=1e-9)
     assert scores.tolist() == pytest.approx(literal, rel=1e-9)
 
 
@@ -735,11 +740,11 @@ def test_generator_is_causal_where_the_masked_attention_is(kind: str, causal: bo
         engine.begin_micro_batch(batch)
         assert method.generator.causal is causal
         p = method.generator(batch["input_ids"], batch["attention_mask"]).sigmoid()
-        rows = [
-            (b, i, j) for b, n in enumerate(batch["attention_mask"].sum(1).tolist()) for i in range(n) for j in range(n)
-        ]
-        valid = [(b, i, j) for b, i, j in rows if j <= i or not causal]
-        expected = [sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(2)]
+        expected = [0.0, 0.0]
+        for b, n in enumerate(lengths := batch["attention_mask"].sum(1).tolist()):
+            valid = [(i, j) for i in range(n) for j in range(n) if j <= i or not causal]
+            for layer in range(2):
+                expected[layer] += sum(p[layer, b, i, j].item() for i, j in valid) / len(valid) / len(lengths)
         assert method.generator.drop_probabilities(batch).tolist() == pytest.approx(expected, rel=1e-9)
 
 

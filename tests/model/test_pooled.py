@@ -118,7 +118,7 @@ def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("is_regression", [False, True])
 def test_sentence_encoders_give_the_logits(pooling: str, is_regression: bool, tmp_path: Path) -> None:
-    library = pytest.importorskip("sentence_transformers")
+    library = pytest.importorskip("sentence_transformers", minversion="6.2")
     tokenizer = make_tokenizer()
     fields = {"num_labels": 1, "problem_type": "regression"} if is_regression else {}
     model = make_family("bert", vocab_size=len(tokenizer), attendrop_pooling=pooling, attendrop_max_length=30, **fields)

@@ -100,7 +100,8 @@ def test_wheel_contains_every_module_and_the_type_information(wheel: Path) -> No
     page = {name for name in page if "__pycache__" not in name}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == modules | page | {"attendrop/py.typed", "attendrop/__init__.pyi", "attendrop/lab/cli/flags.json"}
+    others = {"py.typed", "__init__.pyi", "lab/cli/flags.json", "lab/serving/page.html"}
+    assert names == modules | page | {f"attendrop/{name}" for name in others}
     assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
 
 

@@ -41,7 +41,6 @@ import safetensors.torch
 import sklearn.metrics  # noqa: F401
 import torch
 import transformers.modeling_utils
-import typer._adapters  # noqa: F401
 from safetensors.torch import load_file
 
 import attendrop.core.state

@@ -1,10 +1,10 @@
 """Besieges the command line: damage, kills, full disks, fuzz, bombs, threads and links, in bounded time.
 
-    python tests/scripts/siege.py FOLDER [--seconds 60] [--classes damage,kills] [--seed 0]
+    python tests/scripts/siege.py FOLDER [--seconds 60] [--only damage,kills] [--seed 0]
 
 Each class (`tests/helpers/siege/`) yields cases without an end, and takes its turn until the time is over. Every case
 runs in a forked process, so that nothing is imported twice. The last line that is printed is JSON: for each class the
-number of cases with each outcome, and the first bad ones.
+number of cases with each outcome, and the first bad ones. The exit code is 1 if there is a bad one.
 
     held       the right result, or exit code 2 and one sentence
     silent     exit code 0 and something else than was asked for, or half a file under the final name
@@ -32,7 +32,6 @@ import matplotlib.figure  # noqa: F401 - imported here, so that no forked proces
 import pyarrow.parquet  # noqa: F401
 import sklearn.metrics  # noqa: F401
 import torch
-import typer._adapters  # noqa: F401
 
 import attendrop.lab.cli.check
 import attendrop.lab.cli.predict
@@ -49,14 +48,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=60, help="time of all classes together")
-    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--only", default=",".join(CLASSES), help="some of the classes")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     freeze_imported()
     options.folder.mkdir(parents=True, exist_ok=True)
     siege = Siege(options.folder, options.seed)
-    generators = {name: CLASSES[name](siege) for name in options.classes.split(",")}
+    generators = {name: CLASSES[name](siege) for name in options.only.split(",")}
     counts = {name: Counter[str]() for name in generators}
     bad: list[str] = []
     end = time.monotonic() + options.seconds
@@ -76,6 +75,7 @@ def main() -> None:
     print(
         json.dumps({"counts": {name: {o: c[o] for o in OUTCOMES} for name, c in counts.items()}, "bad": bad[:_SHOWN]})
     )
+    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":

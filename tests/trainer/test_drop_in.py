@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -450,6 +453,26 @@ def test_a_method_whose_state_is_missing_is_refused(stopped: dict[type, Path], t
             refused = outcome(RegularizedTrainer, folder, STOPPED, regularizers=[method])
             assert f"it has no state of the method {method.name}; resume_changed=True" in refused["text"]
         assert outcome(RegularizedTrainer, folder, STOPPED, regularizers=[DropHead(0.2)])["step"] == 6  # it has none
+
+
+@pytest.mark.parametrize("core", ["numpy.core.multiarray", "numpy._core.multiarray"])
+def test_a_checkpoint_of_another_numpy_continues_exactly(
+    stopped: dict[type, Path], tmp_path: Path, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = {}
+    for name in ("own", "other"):
+        folder = shutil.copytree(stopped[Trainer], tmp_path / name)
+        path = folder / STOPPED / "rng_state.pth"
+        if name == "other":  # numpy 1 and numpy 2 write different names of one function
+            states = torch.load(path, weights_only=False)
+            with monkeypatch.context() as patch:
+                rebuild: Any = np.empty(0).__reduce__()[0]
+                patch.setattr(rebuild, "__module__", core)
+                patch.setitem(sys.modules, core, SimpleNamespace(_reconstruct=rebuild))
+                torch.save(states, path)
+            assert f"{core}\n_reconstruct".encode() in path.read_bytes()
+        ended[name] = outcome(RegularizedTrainer, folder, STOPPED)
+    assert_same_outcome(ended["own"], ended["other"])
 
 
 def test_no_checkpoint_is_the_stock_error(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
 
 def test_loss_that_stores_outputs_between_calls_trains(tmp_path: Path) -> None:
     """MatryoshkaLoss computes embeddings once and reads them for each width: a probe in the middle would disturb it."""
-    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("sentence_transformers", minversion="6.2")
     from sentence_transformers.sentence_transformer import losses
 
     def loss(model: Any) -> Any:
@@ -387,7 +387,7 @@ def test_contrastive_loss_refuses_unsupported_methods(method: Any, words: str, t
 
 
 def test_unsupported_losses_and_arguments_are_refused(tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("sentence_transformers", minversion="6.2")
     from sentence_transformers.sentence_transformer import losses
 
     cached = losses.CachedMultipleNegativesRankingLoss
@@ -421,7 +421,7 @@ def test_a_model_without_a_prediction_is_refused(tmp_path: Path) -> None:
 
 
 def test_several_models_in_one_pipeline_are_refused(tmp_path: Path) -> None:
-    st = pytest.importorskip("sentence_transformers")
+    st = pytest.importorskip("sentence_transformers", minversion="6.2")
     from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
 
     path = save(tmp_path, bert(hf.BertModel))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..utils.files import write_whole
+from ..utils.files import load_json, write_whole
 from .capabilities import KeepsState
 from .regularizer import Regularizer
 
@@ -57,7 +57,7 @@ def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
             if mine != path and mine.is_file():
                 shared = {name: x for name, x in tensors.items() if not name.startswith(regularizer.local_state)}
                 path, tensors = mine, shared | load_file(mine)
-            regularizer.load_state(tensors, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+            regularizer.load_state(tensors, load_json(path.with_suffix(".json")))
 
 
 def save_trained_weights(model: nn.Module, names: Iterable[str], folder: str | Path) -> None:

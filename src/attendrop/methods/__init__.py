@@ -11,7 +11,6 @@ import ast
 import dataclasses
 import difflib
 import importlib
-import json
 import pkgutil
 import re
 from pathlib import Path
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..utils.files import load_json
 from . import _own
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def load_regularizers(folder: str | Path) -> list[Regularizer]:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a folder that RegularizedTrainer saved has one.")
     regularizers = []
-    for fields in json.loads(path.read_text(encoding="utf-8"))["regularizers"]:
+    for fields in load_json(path)["regularizers"]:
         fields = dict(fields)
         name, code = fields.pop("method"), fields.pop("code", None)
         cls = method_class(name) if code is None and not names_file(name) else _own.recorded_class(name, code or "")

@@ -85,7 +85,7 @@ class ADDrop(ProbesModel):
     positions: str = hyper("all", choices=POSITIONS)
     direction: str = hyper("high", choices=DIRECTIONS)
     cross_tuning: bool = hyper(True)
-    end_on: str = hyper("plain", choices=END_ON)
+    end_on: str = hyper("plain", choices=END_ON, paper="either")
     ig_rule: str = hyper("sum", choices=RULES)
     ig_steps: int = hyper(20, low=1)
 

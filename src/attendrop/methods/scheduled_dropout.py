@@ -14,7 +14,6 @@ each example, view and layer is shared by the heads, as in AttendOut.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import map_shape
+from ..utils.files import load_json
 
 
 def _schedules(curves: Any) -> list[Schedule]:
@@ -135,7 +135,7 @@ def fit_schedule(run: Any, knots: int = 5) -> ScheduledDropout:
         trainer = RegularizedTrainer(model=model, args=args, train_dataset=train, regularizers=[schedule])
     """
     if isinstance(run, (str, Path)):
-        run = json.loads(Path(run).read_text(encoding="utf-8"))
+        run = load_json(run)
     history = run if isinstance(run, list) else run.history
     if len(history) < 2:
         raise ValueError(f"the run has {len(history)} dropout steps; a schedule needs at least 2.")

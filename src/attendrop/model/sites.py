@@ -140,7 +140,7 @@ def _select_part(sites: Sequence[Site], part: str, owner: str) -> list[int]:
 
 
 def _layer_numbers(layers: Layers, depth: int, owner: str) -> set[int]:
-    if isinstance(layers, str):
+    if isinstance(layers, str) or layers is None:
         if layers not in ("first", "all"):
             raise ValueError(
                 f"{owner} is {layers!r}; it must be 'first', 'all', 'encoder', 'decoder', 'cross', a list of layer "

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..model.pooled import pooled_class_named
-from ..utils.files import whole_folder, write_whole
+from ..utils.files import load_json, whole_folder, write_whole
 from ..utils.loading import wrong_weights
 from ..utils.manifest import check_sealed, seal_model
 from .card import pruned_card
@@ -100,7 +100,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"folder is {str(path.parent)!r}, which has no config.json; it must be one that save() wrote.")
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(load_json(path))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is not a configuration: {error}.") from error
 
@@ -176,7 +176,7 @@ def _stock_projections(path: str, constant: ConstantAttention) -> dict[str, Tens
 
 
 def _extend_config(path: Path, constants: Mapping[str, ConstantAttention]) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = load_json(path)
     config |= {PRUNED: _numbers_of(constants), EXACT: _is_exact(constants)}
     write_whole(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
 

@@ -10,7 +10,6 @@ without the state of a method. A strict Trainer, such as that of the command lin
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from ..core.capabilities import KeepsState
 from ..core.state import find_missing_state
 from ..core.trainer_protocol import TrainerProtocol
 from ..utils.distributed import gather_objects
+from ..utils.files import load_json
 from ..utils.manifest import NoManifest, find_problem, read_manifest, seal
 from .checkpoint_folders import STAGING, delete_old_checkpoints, move_into_place, numbered_checkpoints
 from .fingerprint import data_fingerprint, model_fingerprint
@@ -373,7 +373,7 @@ def _has_optimizer(checkpoint: Path) -> bool:
 
 def _state_of(checkpoint: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = load_json(checkpoint / STATE_FILE)
     except (OSError, ValueError):
         raise ValueError(f"{str(checkpoint)!r} cannot be resumed from: {STATE_FILE} cannot be read.") from None
     return state

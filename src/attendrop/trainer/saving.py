@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
+from torch.serialization import safe_globals
 
 from .. import __version__
 from ..core.state import save_regularizers
@@ -66,6 +68,13 @@ class Saving(TrainerParts):
                 f"{Path(str(checkpoint)).name} has other groups of weights in its optimizer; methods that freeze "
                 "weights or scale learning rates must stay as they are when a run is resumed."
             ) from error
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Load the states of the random generators; a checkpoint of numpy 1 names a function that moved in numpy 2."""
+        rebuild: Any = np.empty(0).__reduce__()[0]
+        moved: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+        with safe_globals(moved):
+            super()._load_rng_state(checkpoint)
 
     def _load_best_model(self) -> None:
         self.checkpoints.check_best()

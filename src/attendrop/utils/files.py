@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UserError, on_one_line
+from .limits import read_bytes
 
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
 
@@ -96,9 +97,22 @@ def read_json(path: str | Path) -> Any:
         UserError: It cannot be read, or is not JSON. The sentence names the file.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return load_json(path)
+    except (OSError, ValueError) as error:
         raise damaged(path, error) from None
+
+
+def load_json(path: str | Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError: That of the file system.
+        ValueError: It is no JSON, or no file but a pipe or a device, which may never end.
+    """
+    try:
+        return json.loads(read_bytes(Path(path)))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 def damaged(path: str | Path, error: object, remedy: str = "copy it again, or repeat what wrote it") -> UserError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .files import flush_to_disk, write_whole
+from .files import flush_to_disk, load_json, write_whole
 
 MANIFEST_FILE = "attendrop_manifest.json"
 
@@ -132,7 +132,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises `NoManifest` where there is none, and a `ValueError` where it is damaged.
     """
     try:
-        content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        content = load_json(folder / MANIFEST_FILE)
         digest = content.pop("sha256")
     except FileNotFoundError:
         raise NoManifest(

@@ -81,6 +81,19 @@ class Siege:
         assert done[0] == 0, done[1]
         return folder
 
+    @cached_property
+    def search(self) -> Path:
+        """The folder of a search of two trials."""
+        folder = self.folder / "search"
+        words = [
+            "tune", "--model", self.model, "--train-file", self.train, "--use-cpu", "--output-dir", folder,
+            "--max-steps", 1, "--per-device-train-batch-size", 8, "--method", "rdrop", "--trials", 2, "--workers", 0,
+            "--final-seeds", 1,
+        ]  # fmt: skip
+        done = forked(Case("a search", words))
+        assert done[0] == 0, done[1]
+        return folder
+
     def training(self, output: object, *more: object) -> list[object]:
         """The words of a short training run."""
         return [

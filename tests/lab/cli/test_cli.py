@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from transformers import AutoConfig, TrainingArguments
 
 from attendrop import METHODS, __version__
@@ -30,6 +31,13 @@ ROOT = Path(__file__).parents[3]
 def test_every_training_argument_is_a_flag_of_the_same_name() -> None:
     names = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert names <= all_settings().keys()
+
+
+@pytest.mark.skipif(
+    f"transformers=={transformers.__version__}\n" not in (ROOT / "constraints.txt").read_text(),
+    reason="the page has the help texts of another version of transformers",
+)
+def test_the_page_of_flags_is_up_to_date() -> None:
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference()
 
 
@@ -108,6 +116,22 @@ def test_paper_preset_is_applied_and_reported() -> None:
                 make_config({"model": "m", "task": "glue/rte", "preset": "paper", **wrong}),
                 AutoConfig.for_model("bert"),
             )
+    large = AutoConfig.for_model("roberta", num_hidden_layers=24, hidden_size=1024)
+    _, notes = apply_preset(given, large)
+    assert "its values are for base models, and this one has 24 layers of width 1024" in notes[0]
+    pruning = make_config({"model": "m", "task": "t", "preset": "paper", "method": ["attendout:mode=prune"]})
+    config, notes = apply_preset(pruning, AutoConfig.for_model("bert"))
+    assert config.method[0].startswith("attendout:mode=prune,T=15")
+    assert "2104.04692 v1" in notes[0]
+    tags = make_config({"model": "m", "task": "conll2003", "preset": "paper"})
+    config, notes = apply_preset(tags, AutoConfig.for_model("electra"))
+    assert config.method == ["addrop:p=0.8,q=0.1,layers=all,end_on=either"]
+    assert (config.training["per_device_train_batch_size"], config.training["num_train_epochs"]) == (32, 9)
+    with pytest.raises(UserError, match="for conll2003 the scripts of AD-DROP's authors have electra"):
+        apply_preset(tags, AutoConfig.for_model("bert"))
+    translation = make_config({"model": "m", "task": "wmt16/tr-en", "preset": "paper", "max_length": 64})
+    config, _ = apply_preset(translation, AutoConfig.for_model("marian"))
+    assert (config.method, config.max_length) == (["addrop:p=0.6,q=0.1,layers=encoder,end_on=either"], 64)
     with pytest.raises(UserError, match="family 'gpt2'"):
         apply_preset(make_config({"model": "m", "task": "glue/rte", "preset": "paper"}), AutoConfig.for_model("gpt2"))
 

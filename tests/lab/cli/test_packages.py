@@ -58,7 +58,7 @@ def run_without(missing: str, blocker: Path, *arguments: str) -> tuple[subproces
 def test_missing_package_of_a_command_is_reported_before_torch_is_imported(command: str, blocker: Path) -> None:
     missing = packages.NEEDED[command][-1]
     done, seconds = run_without(missing, blocker, command, "--flag", "value")
-    extra = "tune" if missing == "optuna" else "cli"
+    extra = {"optuna": "tune", "fastapi_offline": "serve"}.get(missing, "cli")
     assert done.stderr == (
         f"error: attendrop {command} needs {packages.NAMES[missing]}, which is not installed: pip install "
         f"'attendrop[{extra}]'.\n"

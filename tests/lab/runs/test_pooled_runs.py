@@ -64,7 +64,7 @@ def test_few_pairs_are_encoded_apart_from_the_file_to_the_predictions(place: Pat
 
 
 def test_snippets_of_the_card_give_the_predicted_logits(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("sentence_transformers", minversion="6.2")
     folder = run(place, "single", text_pair=None)
     monkeypatch.chdir(place)
     card = (folder / "README.md").read_text()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import AutoConfig
+from transformers import AutoConfig, TrainingArguments
 
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
@@ -76,6 +76,19 @@ def test_defaults_follow_from_other_settings(given: dict[str, Any], expected: tu
     assert resolved.arguments.save_strategy == expected[0]
     if expected[0] == "steps":
         assert training["save_steps"] == resolved.arguments.save_steps == 7
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("prefix", ["gradient", "activation"])
+def test_checkpointing_has_the_name_that_transformers_knows(prefix: str) -> None:
+    settings = {f"{prefix}_checkpointing": True, f"{prefix}_checkpointing_kwargs": {"use_reentrant": False}}
+    if prefix == "activation" and not hasattr(TrainingArguments, "activation_checkpointing"):
+        with pytest.raises(UserError, match="there is no setting 'activation_checkpointing'"):
+            config_of(**settings)
+        return
+    arguments = resolve_settings(config_of(**settings), MODEL).arguments
+    assert arguments.gradient_checkpointing
+    assert arguments.gradient_checkpointing_kwargs == {"use_reentrant": False}
 
 
 def test_wrong_methods_and_arguments_are_one_sentence() -> None:

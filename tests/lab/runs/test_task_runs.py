@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,10 +74,21 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     from attendrop.lab.runs.predict import predict_file
     from attendrop.lab.tasks import find_task
 
+    # All of the first rows are evaluated: `max_eval_samples` would draw them from the whole file.
+    data, file = tmp_path / "data", tmp_path / "first.parquet"
+    shutil.copytree(
+        DATA / TASKS[task].partition("/")[0], data / TASKS[task].partition("/")[0], copy_function=os.symlink
+    )
+    parquet.write_table(parquet.read_table(DATA / TASKS[task]).slice(0, ROWS), file)
+    (data / TASKS[task]).unlink()
+    shutil.copy(file, data / TASKS[task])
+    if task == "glue/mnli":
+        (data / "hans").symlink_to(DATA / "hans")
+
     kind = find_task(task).kind
     longest = 256 if kind == "token_classification" else 48  # no word is truncated, so that every tag is predicted
     result = fine_tune(
-        model=str(models["translator" if kind == "translation" else "encoder"]), task=task, data_dir=str(DATA),
+        model=str(models["translator" if kind == "translation" else "encoder"]), task=task, data_dir=str(data),
         method=["addrop:cross_tuning=False"], max_train_samples=ROWS, max_eval_samples=ROWS, max_length=longest,
         num_train_epochs=1, learning_rate=1e-3, use_cpu=True, output_dir=str(tmp_path / "out"),
         generation_max_length=16, also_eval=["hans"] if task == "glue/mnli" else [],
@@ -85,8 +98,6 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     assert all(name in result.scores["validation"] for name in metrics)
     if task == "glue/mnli":
         assert 0 <= result.scores["hans"]["accuracy"] <= 1
-    file = tmp_path / "first.parquet"
-    parquet.write_table(parquet.read_table(DATA / TASKS[task]).slice(0, ROWS), file)
     done = predict_file(tmp_path / "out", file, tmp_path / "answers.csv")
     assert done.examples == ROWS
     with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as lines:

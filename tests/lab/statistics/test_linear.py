@@ -92,6 +92,8 @@ def test_unusual_labels_have_a_working_default() -> None:
     assert (fitted(features).argmax(-1) != 4).all()
     assert np.isfinite(fit_logistic(features, np.zeros(30, int), 2)(features)).all()  # one class alone
     assert np.isfinite(fit_logistic(np.zeros((30, 4)), labels, 3)(features)).all()  # nothing in the features
+    same = csr_matrix(np.ones((30, 4)))  # all texts are equal
+    assert np.isfinite(fit_logistic(same, labels, 3)(same)).all()
     assert np.isfinite(fit_ridge(features, np.ones(30))(features)).all()
     many = MOST_CLASSES + 10
     assert np.isfinite(fit_logistic(*examples(many, 4, many), many).weight).all()

@@ -22,8 +22,15 @@ from attendrop.lab.studies.search_space import (
 )
 
 PAPER_GRIDS = {  # as the papers report them, in the fields of this library
-    "addrop": {"p": "0.1..0.9:0.1", "q": "0.1..0.9:0.1"},
-    "attendout": {"T": "10,15,25"},
+    "addrop": {"p": "0.1..0.9:0.1", "q": "0.1..0.9:0.1", "end_on": "either"},
+    "attendout": {
+        "T": "10,15,25",
+        "samples": "0",
+        "init_drop": "0.55",
+        "layer_offsets": "False",
+        "credit": "paired",
+        "normalize": "False",
+    },
     "attention_dropout": {"p": "0.1,0.2"},
     "child_tuning": {"p": "0.2,0.3,0.4"},
     "mixout": {"p": "0.7,0.8,0.9"},
@@ -106,6 +113,15 @@ def test_grid_of_the_paper_has_81_points() -> None:
     searched = spaces("plain", "addrop", is_paper=True)
     assert grid_size(searched["addrop"]) == 81
     grid = points(searched["addrop"], "grid", 81, seed=0)
+    # RTE is trained in all layers, and the first epoch is plain, however many there are.
+    assert {(point["addrop.layers"], point["addrop.end_on"]) for point in grid} == {("all", "either")}
+    of_sentiment = spaces("addrop", is_paper=True, task="glue/sst2")["addrop"]
+    assert of_sentiment["addrop.layers"].grid() == ["first"]
+    assert "addrop.layers" not in spaces("addrop:layers=first", is_paper=True)["addrop:layers=first"]
+    attendout = spaces("attendout", is_paper=True)["attendout"]
+    for point in points(attendout, "grid", grid_size(attendout), seed=0):
+        settings = apply_point(SHARED, parse_contender("attendout"), point)
+        assert parse_method(settings["method"][0]).to_dict()["samples"] == 0
     values = {round(i / 10, 1) for i in range(1, 10)}
     assert {(point["addrop.p"], point["addrop.q"]) for point in grid} == {(p, q) for p in values for q in values}
 

@@ -147,3 +147,16 @@ def test_the_view_is_live_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     assert "1/2" in shown  # an epoch
     assert "last results" in shown
     assert "not started" in shown
+
+
+@pytest.mark.parametrize("changes", [{}, {"methods": []}, {"methods": ["plain"], "confidence": "x"},
+                                     {"methods": ["plain"], "max_seeds": -1}])  # fmt: skip
+def test_a_report_names_the_wrong_value_of_study_json(
+    tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_all(tmp_path, light_specs(2, record=SCORED))
+    content = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**content, **changes}))
+    assert run(["report", str(tmp_path)]) == 2
+    wrong = list(changes)[-1] if changes else "methods"
+    assert f"study.json' is damaged ('{wrong}' is missing or wrong)" in capsys.readouterr().err

@@ -29,6 +29,7 @@ COMMANDS = {
     "check": "Check your own files before training: what is wrong with them, and what is unusual.",
     "train": "Fine-tune a model on a task or on your own files, with any of the methods.",
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
+    "serve": "Serve a model that `attendrop train` wrote over HTTP, with a page to try texts.",
     "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",

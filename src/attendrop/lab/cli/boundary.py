@@ -61,6 +61,9 @@ def _explained(error: Exception) -> str | None:
     if isinstance(error, OSError):
         reason = error.strerror if place and error.strerror else on_one_line(error)
         return f"{f'{place!r} cannot be used: ' * bool(place)}{reason}."
+    if isinstance(error, UnicodeEncodeError):
+        wrong = error.object[error.start : error.start + 20]
+        return f"a name or a value has {wrong!a}, which is no text in {error.encoding.upper()}; rename or change it."
     if isinstance(error, MemoryError):
         return "the memory of this machine is not enough; use a smaller file, model or batch size."
     if isinstance(error, RecursionError):

@@ -24,7 +24,9 @@ def command(
     ] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Column with the second text of a pair.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column with the label, or several with 0 and 1: anger,joy.")
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="Kind of task, as in `attendrop train`.")] = None,
     choices: Annotated[
         list[str] | None, typer.Option(help="Column with an answer of a multiple choice; may be repeated.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from ...errors import UserError
 from ..studies.executors import PATIENCE, Executor, make_executor
 
 _PANEL = "Workers"  # of these options in --help
+_LONGEST = 1e6  # minutes, two years
 
 
 def _option(help_text: str, *names: str) -> Any:
@@ -54,8 +54,12 @@ class EngineOptions:
         Args:
             settings: The settings of the runs; `use_cpu` decides the device.
         """
-        if self.worker_timeout != 0 and not 1 <= self.worker_timeout < inf:  # healthy runs report every few seconds
-            raise UserError(f"worker_timeout is {self.worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
+        # healthy runs report every few seconds
+        if self.worker_timeout != 0 and not 1 <= self.worker_timeout <= _LONGEST:
+            raise UserError(
+                f"worker_timeout is {self.worker_timeout:g}; it must be 0 (never), or a number from 1 to "
+                f"{_LONGEST:g} minutes."
+            )
         return make_executor(
             self.engine, self.workers, self.address, device="cpu" if settings.get("use_cpu") else None,
             gpus_per_worker=self.gpus_per_worker, cpus_per_worker=self.cpus_per_worker,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UserError
+from ...utils.limits import MOST_WORKERS
 from ...utils.processes import end_with_parent
 
 _LOOPBACK = "attendrop"  # how the processes of one machine meet
@@ -53,7 +54,7 @@ class Processes:
     def check(self) -> None:
         """Refuse numbers that no launcher can start processes with."""
         for flag, value, low, high in (
-            ("nproc", self.per_node, 1, None),
+            ("nproc", self.per_node, 1, MOST_WORKERS),
             ("nnodes", self.nodes, 1, None),
             ("node_rank", self.node_rank, 0, self.nodes - 1),
             ("main_port", self.main_port, 1, 65535),

@@ -19,6 +19,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "check": _DATA,
     "train": (*_DATA, *_SCORES, "yaml", "matplotlib"),
     "predict": (*_DATA, *_SCORES),
+    "serve": (*_DATA, *_SCORES, "fastapi", "uvicorn", "fastapi_offline"),
     "evaluate": (*_DATA, *_SCORES, "matplotlib"),
     "compare": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),
@@ -44,11 +45,20 @@ _OF_FLAGS = {
 # Every optional module -> its name on the package index.
 _SAME_NAME = (
     "typer", "rich", "datasets", "pyarrow", "pandas", "scipy", "seqeval", "sacrebleu", "openpyxl", "matplotlib", "peft",
-    "optuna", "ray", "bitsandbytes",
+    "optuna", "ray", "bitsandbytes", "fastapi", "uvicorn",
 )  # fmt: skip
-NAMES = {**{name: name for name in _SAME_NAME}, "sklearn": "scikit-learn", "yaml": "pyyaml", "PIL": "pillow"}
+NAMES = {
+    **{name: name for name in _SAME_NAME},
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "fastapi_offline": "fastapi-offline",
+}
 # Module -> the extra of attendrop that brings it, if that is not `cli`; None = it is installed alone.
-_EXTRAS = {"peft": "peft", "optuna": "tune", "ray": "ray", "bitsandbytes": None}
+_EXTRAS = {
+    "peft": "peft", "optuna": "tune", "ray": "ray", "bitsandbytes": None,
+    **dict.fromkeys(("fastapi", "uvicorn", "fastapi_offline"), "serve"),
+}  # fmt: skip
 
 
 def check_packages(command: str, arguments: Sequence[str]) -> None:
@@ -99,7 +109,7 @@ def sentence_about(missing: Sequence[str]) -> str:
     names = [NAMES[module] for module in missing]
     extras = dict.fromkeys(extra for module in missing if (extra := _EXTRAS.get(module, "cli")) is not None)
     alone = [name for name, module in zip(names, missing, strict=True) if _EXTRAS.get(module, "cli") is None]
-    if set(extras) > {"cli"} and set(extras) & {"tune", "ray"}:
+    if set(extras) > {"cli"} and set(extras) & {"tune", "ray", "serve"}:
         del extras["cli"]  # those extras bring it
     wanted = [*([f"'attendrop[{','.join(extras)}]'"] if extras else []), *alone]
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -29,11 +29,21 @@ def command(
         str | None, typer.Option(help="File to write; by default next to the input file. - = standard output.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="csv, tsv, jsonl or parquet; by default that of --output.")
+        str | None,
+        typer.Option("--format", help="csv, tsv, jsonl, parquet or xlsx; by default that of --output or of --file."),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
+    ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Mark predictions with a smaller probability as unsure.")
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Mark as unsure what is needed so that the others have this accuracy.")
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
@@ -42,35 +52,43 @@ def command(
     drop_bad_rows: file_options.DropBadRows = False,
 ) -> None:
     with exits_on_interrupt():
-        from ..runs.predict import predict_file, text_columns
+        from ..runs.decisions import Wish
+        from ..runs.predict import done_sentences, predict_file, read_finished, text_columns
         from ..tasks.files import ReadOptions
 
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")
+    wish = Wish(min_confidence, target_accuracy, coverage)
     if file:
         options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
         with progress_bar("predicting") as progress:
             done = predict_file(
                 folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
-                progress=progress,
+                progress=progress, wish=wish,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
         for note in done.notes:
             print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
         for name, value in done.scores.items():
             screen.print(f"{name} {value:.4f}")
-        where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
+        for sentence in done.decisions:
+            print_sentence(shown(sentence), screen)
+        how = f" ({done.form})" if done.form else ""
+        where = f"in {shown(done.path)}{how}" if done.path is not None else "on the standard output"
         screen.print(
             f"{done.examples:,} {'prediction is' if done.examples == 1 else 'predictions are'} {where}", soft_wrap=True
         )
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
+    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, wish)
     if form is None:
         _print_rows(predicted, task)
     else:
         _write(predicted, task, form)
+    if wish:
+        for sentence in done_sentences(read_finished(folder, temperature, wish), predicted):
+            print_sentence(shown(sentence), errors)
 
 
 def _lines(texts: list[str]) -> list[str]:
@@ -94,12 +112,15 @@ def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
         parts = [columns[name][place] for name in task.text if name in columns]
         text = " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
         answer = as_text(task, prediction) or ("no label" if kind_of(task).has_several_labels else "(empty)")
-        console.print(f"[bold]{shown(answer)}[/bold]{shares}  {shown(text)}", soft_wrap=True)
+        if "decision" in columns and columns["decision"][place] == "unsure":
+            answer = f"unsure: {answer}"
+        possible = f"  {{{shown(', '.join(columns['prediction_set'][place]))}}}" if "prediction_set" in columns else ""
+        console.print(f"[bold]{shown(answer)}[/bold]{shares}{possible}  {shown(text)}", soft_wrap=True)
 
 
 def _write(columns: dict[str, list[Any]], task: Any, form: str) -> None:
     from ...utils.checks import check_choice
-    from ..evaluation.tables import FORMATS, write_table
+    from ..evaluation.tables import BINARY_FORMATS, FORMATS, write_table
 
-    check_choice("format", form, [name for name in FORMATS if name != "parquet"])
+    check_choice("format", form, [name for name in FORMATS if name not in BINARY_FORMATS])
     write_table(None, columns, task, form)

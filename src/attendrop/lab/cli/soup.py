@@ -17,7 +17,7 @@ def command(
     output_dir: Annotated[str, typer.Option(help="Folder to write the model to.")],
     kind: Annotated[
         str,
-        typer.Option(help="uniform: all runs; greedy: those with which the validation score does not fall."),
+        typer.Option(help="uniform: all runs; greedy: those with which the validation score rises."),
     ] = "greedy",
     method: Annotated[str | None, typer.Option(help="The method whose runs are averaged, as in the study.")] = None,
     task: Annotated[str | None, typer.Option(help="The task, if the study has several.")] = None,

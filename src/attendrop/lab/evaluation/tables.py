@@ -1,12 +1,12 @@
-"""Predictions as columns beside those of their examples, written as CSV, TSV, JSON lines or Parquet."""
+"""Predictions as columns beside those of their examples, written as CSV, TSV, JSON lines, Parquet or Excel."""
 
 from __future__ import annotations
 
-import csv
+import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import numpy as np
 
 from ...utils.files import whole_file
 from .. import tasks
+from ..tasks.files.binary import write_xlsx
 from ..tasks.kinds import Answers
 from ..tasks.origin import ROW
-from ..tasks.predictions import cell
+from ..tasks.predictions import TableWriter
 
-FORMATS = ("csv", "tsv", "jsonl", "parquet")
+FORMATS = ("csv", "tsv", "jsonl", "parquet", "xlsx")
+BINARY_FORMATS = ("parquet", "xlsx")
 Columns = dict[str, list[Any]]
 
 
@@ -47,10 +49,10 @@ def prediction_columns(
     """
     answers = tasks.kind_of(task).answers(task, values, threshold=threshold)
     columns = answers.columns(temperature, decimals, word_starts)
-    return {_free(name, taken): column for name, column in columns.items()}
+    return {free_name(name, taken): column for name, column in columns.items()}
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
     """Return a name that no column has yet."""
     number, free = 2, name
     while free in taken:
@@ -86,60 +88,88 @@ def error_columns(
     columns = split_columns(task, split, origin)
     if origin is not None and ROW in split.column_names:
         place, numbers = origin.places(split)
-        columns = {_free(place, tuple(columns)): numbers, **columns}
+        columns = {free_name(place, tuple(columns)): numbers, **columns}
     columns |= prediction_columns(
         task, answers.values, temperature=temperature, decimals=decimals, threshold=answers.threshold,
         word_starts=word_starts, taken=tuple(columns),
     )  # fmt: skip
     losses = answers.losses(temperature)
     order = np.argsort(-losses, kind="stable")
-    columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
+    columns[free_name("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
     if answers.marks_right:
-        columns[_free("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
+        columns[free_name("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
-def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], task: tasks.Task, form: str) -> None:
+def write_table(
+    path: str | Path | None,
+    columns: Mapping[str, Sequence[Any]],
+    task: tasks.Task,
+    form: str,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+) -> None:
     """Write columns with one entry for each example.
 
-    A CSV or TSV file of a tagging task has one line for each word, with the number of its sentence before it. In these
-    formats, cells that a spreadsheet would run as a formula get a quotation mark before them.
+    A CSV, TSV or Excel file of a tagging task has one line for each word, with the number of its sentence before it. In
+    CSV and TSV, cells that a spreadsheet would run as a formula get a quotation mark before them.
 
     Args:
         path: The file; None = the standard output.
         columns: Name of a column -> its values.
         task: The task of the examples.
         form: One of `FORMATS`.
+        separator: The sign between the columns of a CSV or TSV file; None = a comma or a tab.
+        encoding: The encoding of a CSV or TSV file.
     """
-    if form == "parquet":
-        import pyarrow.parquet
-
+    if form in BINARY_FORMATS:
         assert path is not None
         with whole_file(path) as file:
-            pyarrow.parquet.write_table(_arrow_table(columns), file)
+            if form == "xlsx":
+                write_xlsx(file, _rows(columns, task))
+            else:
+                import pyarrow.parquet
+
+                pyarrow.parquet.write_table(_arrow_table(columns), file)
         return
-    with nullcontext(sys.stdout) if path is None else whole_file(path, is_text=True) as file:
+    with nullcontext(sys.stdout) if path is None else _text_file(path, encoding) as file:
         if form == "jsonl":
             names = list(columns)
             for row in zip(*columns.values(), strict=True):
                 file.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, default=str) + "\n")
         else:
-            _write_delimited(file, columns, task, "\t" if form == "tsv" else ",")
+            writer = TableWriter(file, separator or ("\t" if form == "tsv" else ","))
+            for cells in _rows(columns, task):
+                writer.row(cells)
 
 
-def _write_delimited(file: Any, columns: Mapping[str, Sequence[Any]], task: tasks.Task, delimiter: str) -> None:
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-    if not tasks.kind_of(task).is_per_word:
-        joined = {name: [tasks.as_text(task, v) for v in values] for name, values in columns.items()}
-        writer.writerow(joined)
-        writer.writerows([cell(value) for value in row] for row in zip(*joined.values(), strict=True))
+@contextmanager
+def _text_file(path: str | Path, encoding: str) -> Iterator[Any]:
+    """Yield a text file that appears whole."""
+    if encoding == "utf-8":
+        with whole_file(path, is_text=True) as file:
+            yield file
         return
-    writer.writerow([_free("sentence_number", tuple(columns)), *columns])
+    with whole_file(path) as file:
+        text = io.TextIOWrapper(file, encoding, "backslashreplace", newline="")
+        yield text
+        text.detach()  # flushes it, and leaves the file open
+
+
+def _rows(columns: Mapping[str, Sequence[Any]], task: tasks.Task) -> Iterator[Sequence[Any]]:
+    """Yield the rows of a table: the names of the columns, then a row for each example, or for each of its words."""
+    if not tasks.kind_of(task).is_per_word:
+        yield list(columns)
+        for row in zip(*columns.values(), strict=True):
+            yield [tasks.as_text(task, value) for value in row]
+        return
+    yield [free_name("sentence_number", tuple(columns)), *columns]
     words = columns[task.text[0]]
     for number, row in enumerate(zip(*columns.values(), strict=True), 1):
         count = len(words[number - 1])
         spread = [v if isinstance(v, list) and len(v) == count else [tasks.as_text(task, v)] * count for v in row]
-        writer.writerows([number, *map(cell, parts)] for parts in zip(*spread, strict=True))
+        for parts in zip(*spread, strict=True):
+            yield [number, *parts]
 
 
 def _arrow_table(columns: Mapping[str, Sequence[Any]]) -> Any:
@@ -167,16 +197,16 @@ def write_evaluation(folder: Path, evaluation: Mapping[str, Any], labels: Sequen
 
     if "classes" in evaluation:
         with whole_file(folder / f"classes{suffix}.csv", is_text=True) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(evaluation["classes"][0])
+            writer = TableWriter(file)
+            writer.row(evaluation["classes"][0])
             for row in evaluation["classes"]:
-                writer.writerow([round(v, 4) if isinstance(v, float) else cell(v) for v in row.values()])
+                writer.row(round(v, 4) if isinstance(v, float) else v for v in row.values())
         plot_reliability(evaluation["calibration"], folder / f"reliability{suffix}.png")
     if "confusion" in evaluation:
         with whole_file(folder / f"confusion{suffix}.csv", is_text=True) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["right answer", *map(cell, labels)])
+            writer = TableWriter(file)
+            writer.row(["right answer", *labels])
             for label, counts in zip(labels, evaluation["confusion"], strict=True):
-                writer.writerow([cell(label), *counts])
+                writer.row([label, *counts])
         if len(labels) <= SHOWN_CLASSES:
             plot_confusion(evaluation["confusion"], labels, folder / f"confusion{suffix}.png")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...utils.files import load_json
 from .style import saved
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plot_run(
     from matplotlib.figure import Figure
 
     if isinstance(run, (str, Path)):
-        run = json.loads(Path(run).read_text(encoding="utf-8"))
+        run = load_json(run)
     rounds = run if isinstance(run, list) else run.history
     if not rounds:
         raise ValueError("the run has no dropout step yet; there is nothing to draw.")

@@ -28,7 +28,7 @@ def usage(record: FolderRecord, task: Task, folder: Path) -> str:
     command = predict if kind.has_answers else "`attendrop train --model FOLDER`, to fine-tune it"
     if modality.name != "text" or task.kind not in _KINDS:
         return f"{_code(_loading(record, task))}\nor {command}."
-    parts = [f"On the command line: {command}."]
+    parts = [f"On the command line: {command}; as a service with a page to try texts: `attendrop serve FOLDER`."]
     texts = _texts(task, folder)
     if not task.is_encoded_apart:
         parts += [_pipeline_sentence(record, task), _code(_pipeline(record, task, texts))]

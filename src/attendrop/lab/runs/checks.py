@@ -125,6 +125,8 @@ def _check_values(config: RunConfig) -> None:
     check_choice("pooling", config.pooling, POOLING_SETTINGS)
     check_choice("pairs", config.pairs, PAIR_SETTINGS)
     config.read_options()
+    if config.training.get("label_names", ["labels"]) != ["labels"]:
+        raise UserError(f"label_names is {config.training['label_names']!r}; it must be labels.")
     for name, choices in _choices().items():
         value = config.training.get(name)
         if value is not None and value not in choices:
@@ -134,12 +136,13 @@ def _check_values(config: RunConfig) -> None:
 def _choices() -> dict[str, list[str]]:
     """Return the allowed values of each training argument that names them, by its type or beside it."""
     from transformers import Seq2SeqTrainingArguments
+    from transformers.utils import logging
 
-    choices = {
-        field.name: field.metadata["choices"]
-        for field in dataclasses.fields(Seq2SeqTrainingArguments)
-        if "choices" in field.metadata
-    }
+    levels = [*logging.get_log_levels_dict(), "passive"]
+    choices = {"log_level": levels, "log_level_replica": levels}
+    for field in dataclasses.fields(Seq2SeqTrainingArguments):
+        if "choices" in field.metadata:
+            choices[field.name] = list(field.metadata["choices"])
     for name, hint in typing.get_type_hints(Seq2SeqTrainingArguments).items():
         for option in typing.get_args(hint) or (hint,):
             if isinstance(option, type) and issubclass(option, enum.Enum):

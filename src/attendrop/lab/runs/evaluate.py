@@ -15,6 +15,7 @@ from ..evaluation.scores import evaluate
 from ..evaluation.tables import error_columns, write_evaluation, write_table
 from ..records import Scores, SplitEvaluation, flat_scores
 from ..records.evaluation import typed_evaluations
+from ..tasks.findings import listed, shortened
 from .folder import check_writable
 from .predict import Progress, read_finished, read_rows
 
@@ -79,8 +80,15 @@ def evaluate_file(
         raise UserError(
             f"output is {str(place)!r}, which is not empty; choose another with --output or use --overwrite."
         )
-    data, _ = read_rows(file, run.task, options)
+    data, table = read_rows(file, run.task, options)
     if not has_labels(data):
+        target = tasks.kind_of(run.task).target(run.task)
+        if target not in table.columns and (others := [name for name in table.columns if name not in run.task.text]):
+            shown = listed(map(shortened, others), 10)
+            raise UserError(
+                f"{file} has no column {target!r}, in which the labels of training were; if they are in one of "
+                f"{shown}, rename it."
+            )
         raise UserError(
             f"{file} has no labels, and without them there is nothing to evaluate; see `attendrop predict`."
         )

@@ -66,7 +66,7 @@ def fine_tune(
         test_file: Your own data to predict at the end.
         text: Column with the text, or with the paths of images or sounds.
         text_pair: Column with the second text of a pair.
-        label: Column with the label.
+        label: Column with the label, or several with 0 and 1: anger,joy.
         kind: Kind of task; by default it is guessed from the data.
         max_length: Truncate texts to this number of tokens, or sounds to this number of seconds.
         method: A method, written "name:field=value,field=value", or a list of methods.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,12 +16,13 @@ from transformers import TrainerCallback
 from ...errors import UserError, on_one_line
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
-from ...utils.files import json_text, write_json, write_whole
+from ...utils.files import json_text, load_json, write_json, write_whole
 from ...utils.lock import LOCK_FILE
 from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_model
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..records import FolderRecord, flat_scores
 from ..tasks import TASKS
+from .decisions import OUTPUTS_FILE
 from .run_yaml import write_yaml
 from .settings import RunConfig
 
@@ -34,7 +34,7 @@ _WRITTEN = (
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
     *(rf"{method}_run\.json" for method in method_names()),
     r"predictions_test\w*\.csv",
-    re.escape(EVALUATION_FILE),
+    *map(re.escape, (EVALUATION_FILE, OUTPUTS_FILE)),
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
     r"checkpoint-\d+",
     re.escape(STAGING),
@@ -80,6 +80,8 @@ def check_writable(folder: Path, setting: str, value: Path, may_create: bool) ->
         may_create: Whether the folder need not exist yet.
     """
     given = f"{setting} is {str(value)!r}"
+    if str(folder) != str(folder).encode(errors="replace").decode():  # the writers of weights and tokenizers take text
+        raise UserError(f"{given}, which is no text in UTF-8; choose another place.")
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(folder)  # fails if the name is too long
@@ -233,7 +235,9 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
         plot_history(record.history, folder / "curves.png", metric, marks)
     write_card(folder, record)
     content = json_text(record.to_json())
-    seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode()})
+    outputs = folder / OUTPUTS_FILE
+    further = {OUTPUTS_FILE: outputs.read_bytes()} if outputs.is_file() else {}
+    seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode(), **further})
     write_whole(folder / RECORD_FILE, content)
 
 
@@ -258,7 +262,7 @@ def read_record(folder: str | Path) -> FolderRecord:
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
     try:
-        return FolderRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return FolderRecord.from_json(load_json(path))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."

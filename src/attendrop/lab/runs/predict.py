@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,12 @@ from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.deprecation import warn_renamed
 from .. import tasks
-from ..evaluation.tables import FORMATS, labels_as_names, prediction_columns, write_table
+from ..evaluation.tables import BINARY_FORMATS, FORMATS, free_name, labels_as_names, prediction_columns, write_table
+from ..statistics.calibration import softmax
+from ..tasks.files import Table, divided
+from ..tasks.files.delimited import SEPARATORS
 from ..tasks.kinds import Answers
+from .decisions import UNSURE, Rule, Wish, choose_rule
 from .folder import RECORD_FILE, check_writable, read_record
 from .inference import CollatedRows, Rows, run_model
 
@@ -32,14 +36,18 @@ class Predictions:
     Attributes:
         path: The file that was written; None = the standard output.
         examples: The number of predictions.
+        form: How the file is written if it is as an unusual file that was read: `semicolons, cp1252`.
         scores: The scores, if the file has labels.
         notes: Notes about the file, such as excluded rows.
+        decisions: How many predictions are unsure, and what to expect, in sentences.
     """
 
     path: Path | None
     examples: int
+    form: str = ""
     scores: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -65,6 +73,7 @@ class Finished:
         temperature: Logits are divided by it; fitted on the validation data.
         decimals: The decimals of a regression's predictions.
         threshold: The probability above which a label is predicted, for several labels.
+        rule: Which predictions are given, and which classes are still possible; None = no such columns.
     """
 
     folder: str | Path
@@ -73,6 +82,7 @@ class Finished:
     temperature: float = 1.0
     decimals: int = 4
     threshold: float = 0.5
+    rule: Rule | None = None
 
     def load(self) -> Predictor:
         """Load the model and its tokenizer."""
@@ -165,10 +175,14 @@ class Outputs:
     def columns(self, taken: Sequence[str] = ()) -> dict[str, list[Any]]:
         """Return the columns that the predictions add to those in `taken`."""
         run = self.run
-        return prediction_columns(
+        columns = prediction_columns(
             run.task, self.values, temperature=run.temperature, decimals=run.decimals, threshold=run.threshold,
             word_starts=self.word_starts, taken=taken,
         )  # fmt: skip
+        if run.rule is not None:
+            added = run.rule.columns(run.task, softmax(self.values, run.temperature))
+            columns |= {free_name(name, (*taken, *columns)): column for name, column in added.items()}
+        return columns
 
     def answers(self) -> Answers | None:
         """Return the predictions and the references; None if the file has no labels."""
@@ -202,7 +216,11 @@ def _added(columns: dict[str, list[Any]], task: tasks.Task) -> str:
 
 
 def text_columns(
-    folder: str | Path, texts: Sequence[str], batch_size: int = 32, temperature: float | None = None
+    folder: str | Path,
+    texts: Sequence[str],
+    batch_size: int = 32,
+    temperature: float | None = None,
+    wish: Wish = Wish(),  # noqa: B008
 ) -> tuple[dict[str, list[Any]], tasks.Task]:
     """Predict texts, and return the columns of the texts and of the predictions, and the task.
 
@@ -211,9 +229,10 @@ def text_columns(
         texts: The texts; for a task of text pairs, two for each example.
         batch_size: The number of examples in a batch.
         temperature: Logits are divided by it; None = that of the run.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature)
+    run = read_finished(folder, temperature, wish)
     _example_columns(run.task, texts)  # what cannot be predicted is refused before the model is loaded
     return run.load().columns(texts, batch_size), run.task
 
@@ -227,8 +246,13 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
     for number, text in enumerate(texts, 1):
         parts = [text] if isinstance(text, str) else text
         joined = " ".join(parts)
-        if not all(part.strip() for part in parts) or not parts or "\0" in joined:
-            problem = "has a NUL character" if "\0" in joined else "is empty"
+        problem = (
+            "has a NUL character" if "\0" in joined
+            else "has half of a surrogate pair, which is no character" if not _is_unicode(joined)
+            else "is empty" if not parts or not all(part.strip() for part in parts)
+            else None
+        )  # fmt: skip
+        if problem is not None:
             raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
     if kind.is_per_word:
@@ -241,6 +265,14 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
     return columns
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def predict_file(
     folder: str | Path,
     file: str | Path,
@@ -251,44 +283,80 @@ def predict_file(
     form: str | None = None,
     temperature: float | None = None,
     progress: Progress | None = None,
+    wish: Wish = Wish(),  # noqa: B008
 ) -> Predictions:
     """Write all columns of a file with a prediction for each row, and compute the scores if the file has labels.
 
     Args:
         folder: The folder of a finished run.
         file: The file to predict, with the columns of the training file; `-` = a table from the standard input.
-        output: The file to write; None = `<file>_predictions.csv` next to `file`, or the standard output if `file` is
-            `-`.
+        output: The file to write; None = `<file>_predictions` next to `file` with its suffix, or the standard output
+            if `file` is `-`. A CSV or TSV file has the separator and the encoding of `file`.
         batch_size: The number of examples in a batch.
         overwrite: Whether `output` may be replaced.
         options: The encoding and the separator of `file`.
-        form: `csv`, `tsv`, `jsonl` or `parquet`; None = that of the suffix of `output`, otherwise CSV.
+        form: `csv`, `tsv`, `jsonl`, `parquet` or `xlsx`; None = that of `output`, or of `file`.
         temperature: Logits are divided by it; None = that of the run.
         progress: Called after each batch with the number of examples that are done, and of all.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature)
-    form = _chosen_format(form, output)
+    run = read_finished(folder, temperature, wish)
+    form = _chosen_format(form, file, output)
     path = _output_path(file, output, form)
-    if path is None and form == "parquet":
-        raise UserError("format is 'parquet', which cannot go to the standard output; name a file with --output.")
+    if path is None and form in BINARY_FORMATS:
+        raise UserError(f"format is {form!r}, which cannot go to the standard output; name a file with --output.")
     if path is not None:
-        _check_output(path, Path(file), overwrite)
-    data, columns = read_rows(file, run.task, options)
+        _check_output(path, divided(file)[0], overwrite)
+    data, table = read_rows(file, run.task, options)
+    columns = dict(table.columns)
     outputs = run.load().outputs(data, batch_size, progress)
     assert data.test is not None
     task = run.task
-    if task.label is not None and task.label in data.test.column_names:
+    if task.label in columns and task.label in data.test.column_names:
         columns[task.label] = labels_as_names(task, data.test)
     if tasks.kind_of(task).is_per_word:
         columns[task.text[0]] = list(data.test[task.text[0]])
-    write_table(path, {**columns, **outputs.columns(tuple(columns))}, task, form)
-    return Predictions(path, len(data.test), _scores(outputs), data.notes)
+    added = outputs.columns(tuple(columns))
+    columns |= added
+    separator, encoding = None, "utf-8"
+    if path is not None and form in ("csv", "tsv"):
+        separator = table.separator if form == table.form else None
+        encoding = _encoding_of(table, [*columns, *added[next(iter(added))]], data.notes)
+    write_table(path, columns, task, form, separator, encoding)
+    shown = [SEPARATORS[separator] if separator in (";", "|") else "", encoding if encoding != "utf-8" else ""]
+    written = ", ".join(filter(None, shown))
+    return Predictions(path, len(data.test), written, _scores(outputs), data.notes, done_sentences(run, added))
 
 
-def read_rows(
-    file: str | Path, task: tasks.Task, options: tasks.ReadOptions | None
-) -> tuple[tasks.Data, dict[str, list[Any]]]:
+def done_sentences(run: Finished, added: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return what the rule of a run was chosen for, and how many predictions are unsure.
+
+    Args:
+        run: The run.
+        added: The columns of the predictions.
+    """
+    if run.rule is None:
+        return []
+    sentences, decisions = list(run.rule.sentences), next((added[n] for n in added if n.startswith("decision")), None)
+    if run.rule.least is not None and decisions is not None:
+        unsure = list(decisions).count(UNSURE)
+        sentences.append(f"{unsure:,} of {len(decisions):,} are {UNSURE} ({unsure / max(len(decisions), 1):.1%})")
+    return sentences
+
+
+def _encoding_of(table: Table, added: Iterable[Any], notes: list[str]) -> str:
+    """Return the encoding of a table, or UTF-8 with a note if a name or a prediction cannot be written in it."""
+    for text in dict.fromkeys(part for value in added for part in (value if isinstance(value, list) else [value])):
+        try:
+            str(text).encode(table.encoding)
+        except UnicodeError:
+            notes.append(f"{table.path} is {table.encoding}, which cannot write {text!r}; the predictions are UTF-8")
+            return "utf-8"
+    return table.encoding
+
+
+def read_rows(file: str | Path, task: tasks.Task, options: tasks.ReadOptions | None) -> tuple[tasks.Data, Table]:
     """Load a file, or a table from the standard input, whose format is recognised.
 
     Args:
@@ -297,14 +365,12 @@ def read_rows(
         options: The encoding and the separator.
     """
     if str(file) != STANDARD_INPUT:
-        data, columns = tasks.load_rows(file, task, options)
-        return data, dict(columns)
+        return tasks.load_rows(file, task, options)
     content = sys.stdin.buffer.read()
     is_json = content.lstrip()[:1] in (b"{", b"[")
     is_table = not tasks.kind_of(task).is_per_word
     suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv" if is_table else ".txt"
-    data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
-    return data, dict(columns)
+    return tasks.load_rows(f"standard input{suffix}", task, options, content)
 
 
 def _scores(outputs: Outputs) -> dict[str, float]:
@@ -315,12 +381,13 @@ def _scores(outputs: Outputs) -> dict[str, float]:
     return {name: tasks.METRICS[name](*pair) for name in answers.task.metrics}
 
 
-def _chosen_format(form: str | None, output: str | Path | None) -> str:
+def _chosen_format(form: str | None, file: str | Path, output: str | Path | None) -> str:
+    """Return the format of the predictions: the named one, that of the output, or that of the input."""
     suffix = Path(output).suffix.lower().removeprefix(".") if output and str(output) != STANDARD_INPUT else None
     if form is None:
         if suffix is not None and suffix not in FORMATS:
-            raise UserError(f"output is {str(output)!r}; it must end in .csv or .tsv, .jsonl or .parquet.")
-        return suffix or "csv"
+            raise UserError(f"output is {str(output)!r}; it must end in {', '.join(f'.{name}' for name in FORMATS)}.")
+        return suffix or _format_of(file)
     check_choice("format", form, FORMATS)
     if suffix is not None and suffix != form:
         raise UserError(f"output is {str(output)!r}, but format is {form!r}; the file must end in .{form}.")
@@ -332,15 +399,29 @@ def _output_path(file: str | Path, output: str | Path | None, form: str) -> Path
         return None if str(output) == STANDARD_INPUT else Path(output)
     if str(file) == STANDARD_INPUT:
         return None
-    return Path(file).with_name(f"{Path(file).stem}_predictions.{form}")
+    path = _uncompressed(file)
+    return path.with_name(f"{path.stem}_predictions.{form}")
 
 
-def read_finished(folder: str | Path, temperature: float | None = None) -> Finished:
+def _uncompressed(file: str | Path) -> Path:
+    """Return the path of a file without the name of a sheet and without `.gz`."""
+    path = divided(file)[0]
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def _format_of(file: str | Path) -> str:
+    """Return the format in which the predictions for a file are written: its own, or else CSV."""
+    suffix = _uncompressed(file).suffix.lower().removeprefix(".")
+    return "jsonl" if suffix in ("json", "ndjson") else suffix if suffix in FORMATS else "csv"
+
+
+def read_finished(folder: str | Path, temperature: float | None = None, wish: Wish = Wish()) -> Finished:  # noqa: B008
     """Read the prediction settings of a finished run.
 
     Args:
         folder: The folder of the run.
         temperature: Logits are divided by it; None = the temperature of the run.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     if temperature is not None:
         check_number("temperature", temperature, 0.01, 100)
@@ -363,7 +444,8 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
             "`attendrop train --model`."
         )
     chosen = record.temperature if temperature is None else temperature
-    return Finished(folder, task, max_length, chosen, record.decimals, record.threshold)
+    rule = choose_rule(folder, task, chosen, wish) if wish else None
+    return Finished(folder, task, max_length, chosen, record.decimals, record.threshold, rule)
 
 
 def _check_output(path: Path, file: Path, overwrite: bool) -> None:

@@ -1,7 +1,8 @@
 """Settings that are known beforehand.
 
 paper           those of the papers, for the model families and tasks that they report. AD-DROP: Table 11 of arXiv
-                2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2
+                2210.05883 and the layers of its section 4, and for NER and translation the scripts of its authors;
+                AttendOut: section 5 of arXiv 2104.04692, v2, and v1 for self-pruning
 recommended     plain fine-tuning by the default recipe: docs/verdict.md says why it sets no method
 """
 
@@ -28,8 +29,33 @@ _ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
 }
 _ALL_LAYERS = ("glue/cola", "glue/mrpc", "glue/rte")
 _EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # 50 for all others, with early stopping
+_BASE = (12, 768)  # layers and width of the base models, of which Table 11 has the values
+# task -> family, method, learning rate, batch size, epochs, maximum length: the scripts of AD-DROP's authors
+_OF_SCRIPTS: dict[str, tuple[str, str, float, int, int, int | None]] = {
+    "conll2003": ("electra", "addrop:p=0.8,q=0.1,layers=all,end_on=either", 2e-5, 32, 9, None),
+    "wmt16/en-ro": ("marian", "addrop:p=0.2,q=0.2,layers=encoder,end_on=either", 2e-5, 16, 5, 128),
+    "wmt16/tr-en": ("marian", "addrop:p=0.6,q=0.1,layers=encoder,end_on=either", 2e-5, 16, 5, 128),
+}
 _LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
-_ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
+_ATTENDOUT = "T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
+# what the user writes -> the method of that version of the paper
+_ATTENDOUTS = {"attendout": f"attendout:{_ATTENDOUT}", "attendout:mode=prune": f"attendout:mode=prune,{_ATTENDOUT}"}
+
+
+def paper_layers(task: str | None) -> str:
+    """Return the layers in which the AD-DROP paper drops on a task; for other tasks the first one.
+
+    Args:
+        task: The name of the task; None = the user's own data.
+    """
+    return "all" if task in _ALL_LAYERS else "first"
+
+
+def _other_size(model: Any) -> str:
+    """Say that the values are those of base models, where the model is none."""
+    size = getattr(model, "num_hidden_layers", None), getattr(model, "hidden_size", None)
+    own = f"this one has {size[0]} layers of width {size[1]}"
+    return "" if size == _BASE else f"; its values are for base models, and {own}"
 
 
 def apply_preset(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
@@ -69,19 +95,25 @@ def _listed(settings: dict[str, Any]) -> str:
 def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
     if "class_weights" not in config.explicit:  # the papers have none
         config = config.replaced({"class_weights": [UNWEIGHTED]})
-    name = config.method[0].partition(":")[0] if config.method else "addrop"
-    if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
+    name = config.method[0].replace(" ", "") if config.method else "addrop"
+    if len(config.method) > 1 or name not in ("addrop", *_ATTENDOUTS):
         raise UserError(
             f"preset is 'paper' and method is {', '.join(config.method)!r}; it must be 'addrop' or 'attendout' alone, "
-            "without fields, because the preset sets them."
+            "without fields, because the preset sets them, or 'attendout:mode=prune' (self-pruning, version 1)."
         )
-    if name == "attendout":
-        note = f"preset paper: {_ATTENDOUT} (T and the generator's rate: arXiv 2104.04692 v1, section 5.1)"
-        return config.replaced({"method": [_ATTENDOUT], "preset": None}), [note]
+    if name in _ATTENDOUTS:
+        version = "v1" if "prune" in name else "v2"
+        note = (
+            f"preset paper: {_ATTENDOUTS[name]} (AttendOut, arXiv 2104.04692 {version}; T and the generator's rate: "
+            "v1, section 5.1)"
+        )
+        return config.replaced({"method": [_ATTENDOUTS[name]], "preset": None}), [note]
+    if config.task in _OF_SCRIPTS:
+        return _apply_script(config, model)
     if config.task not in _ADDROP:
         raise UserError(
             f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
-            f"{', '.join(_ADDROP)}."
+            f"{', '.join(_ADDROP)}, and the scripts of its authors have {', '.join(_OF_SCRIPTS)}."
         )
     family = model.model_type
     if family not in FAMILIES:
@@ -91,7 +123,7 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
         )
     family_index = FAMILIES.index(family)
     rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
-    layers = "all" if config.task in _ALL_LAYERS else "first"
+    layers = paper_layers(config.task)
     method = f"addrop:p={p},q={q},layers={layers},end_on=either"
     settings: dict[str, Any] = {
         "learning_rate": rate,
@@ -107,7 +139,30 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
     }
     settings = _open(config, settings)
     return config.replaced({"method": [method], "preset": None, **settings}), [
-        f"preset paper: {method} (Table 11 of arXiv 2210.05883)",
+        f"preset paper: {method} (Table 11 of arXiv 2210.05883{_other_size(model)})",
         f"preset paper: {_listed(settings)} (Table 11; epochs, patience, constant learning rate, no clipping, ε and "
         "shuffled batches from its public code)",
     ]
+
+
+def _apply_script(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
+    """Apply the settings of the public scripts, which leave all others at the defaults of the Trainer."""
+    family, method, rate, batch, epochs, length = _OF_SCRIPTS[str(config.task)]
+    if model.model_type != family:
+        raise UserError(
+            f"preset is 'paper' and {config.model!r} is of the family {model.model_type!r}; for {config.task} the "
+            f"scripts of AD-DROP's authors have {family}."
+        )
+    settings: dict[str, Any] = {
+        "learning_rate": rate,
+        "per_device_train_batch_size": batch,
+        "num_train_epochs": epochs,
+        "weight_decay": 0.01,
+        "warmup_steps": 0,
+        "train_sampling_strategy": "random",
+        **({} if length is None else {"max_length": length}),
+    }
+    settings = _open(config, settings)
+    source = "public code of arXiv 2210.05883, which evaluates on the test set"
+    note = f"preset paper: {method}, {_listed(settings)} ({source})"
+    return config.replaced({"method": [method], "preset": None, **settings}), [note]

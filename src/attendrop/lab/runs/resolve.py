@@ -28,7 +28,7 @@ from .checks import check_arguments
 from .head import choose_head
 from .presets import apply_preset
 from .recipe import Recipe, choose_recipe
-from .settings import RunConfig
+from .settings import SAME_SETTINGS, RunConfig
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,10 @@ def _keep_epoch(config: RunConfig) -> str:
 
 
 def _make_arguments(config: RunConfig) -> Any:
+    known = {f.name for f in dataclasses.fields(Seq2SeqTrainingArguments)}
+    newer = {old: new for new, old in SAME_SETTINGS.items() if new in known}
     try:
-        arguments = Seq2SeqTrainingArguments(**config.training)
+        arguments = Seq2SeqTrainingArguments(**{newer.get(k, k): value for k, value in config.training.items()})
         if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
             arguments.dataloader_pin_memory = False  # pinned memory is useless without a GPU, and torch warns
     except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:

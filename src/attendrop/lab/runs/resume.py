@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from transformers import EarlyStoppingCallback
 
 from ...errors import UserError
+from ...utils.files import load_json
 from ...utils.model_files import model_checksums
 from .folder import check_folder, read_record
 from .settings import RunConfig
@@ -69,7 +69,7 @@ def _refuse_finished(folder: Path, checkpoint: Path) -> None:
 
 def _restore_patience(trainer: Any, checkpoint: Path) -> None:
     """Restore the number of evaluations without improvement, which the Trainer saves but does not restore."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = load_json(checkpoint / "trainer_state.json")
     saved = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback) and isinstance(saved, dict):

@@ -35,6 +35,7 @@ from .best import kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_metric
 from .data import load_data, load_other_tasks
+from .decisions import write_outputs
 from .folder import (
     OutputFolder,
     changes_of,
@@ -339,6 +340,8 @@ class Run:
         self.predict(trainer, evaluator, folder)
         if trainer.args.should_save:
             evaluator.write(folder, self.data, self.prepared)
+            if "validation" in evaluator.answers:
+                write_outputs(folder, evaluator.answers["validation"])
             epochs = method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs))
             write_results(folder, record, epochs)
         return record

@@ -99,7 +99,7 @@ class RunConfig:
     test_file: str | None = _setting(None, "Your own data to predict at the end.", DATA)
     text: str | None = _setting(None, "Column with the text, or with the paths of images or sounds.", DATA)
     text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
-    label: str | None = _setting(None, "Column with the label.", DATA)
+    label: str | None = _setting(None, "Column with the label, or several with 0 and 1: anger,joy.", DATA)
     kind: str | None = _setting(
         None,
         f"Kind of task: {', '.join(file_kinds())}; mlm is masked language modelling.",
@@ -293,8 +293,14 @@ class Setting:
         parse, expected = _PARSERS[self.type]
         try:
             return parse(value)
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"{self.name} is {value!r}; it must be {expected}.") from None
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise UserError(f"{self.name} is {_shown(value)}; it must be {expected}.") from None
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a sentence, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]} … {text[-50:]}"
 
 
 def _parse_text(value: Any) -> str:
@@ -407,7 +413,7 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
         if name not in known:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
-            values[name] = known[name].parse(value)
+            values[SAME_SETTINGS.get(name, name)] = known[name].parse(value)
     own = {name: value for name, value in values.items() if name in RUN_SETTINGS}
     training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
     secrets = {name: training.pop(name) for name in values if is_secret(name)}
@@ -430,6 +436,12 @@ def _task_read_as_kind(own: dict[str, Any]) -> dict[str, Any]:
 
 # Deprecated name of a setting -> its name.
 RENAMED = {"step": "capture"}
+
+# Name of an argument in newer versions of transformers -> its name here and in the older ones.
+SAME_SETTINGS = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
 
 # Names of other libraries, or shorter ones -> the setting.
 OTHER_NAMES = {

@@ -265,7 +265,7 @@ def _choose(loss: Any, values: Array, targets: Array, groups: Array, strengths: 
         return USUAL_STRENGTH if USUAL_STRENGTH in strengths else strengths[len(strengths) // 2]
     divided = folds_of(groups, rows)
     cost = 4 * rows * values.shape[1] * outputs * _TRIED
-    divided = divided[: max(1, min(len(divided), int(_CHOICE / cost)))]
+    divided = divided[: max(1, min(len(divided), int(_CHOICE / max(cost, 1))))]
     values, targets = values.astype(np.float32), targets.astype(np.float32)
     starts: list[Array | None] = [None] * len(divided)
     best, least = strengths[0], float("inf")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line
-from ...utils.files import write_whole
+from ...utils.files import load_json, write_whole
 from ...utils.secrets import is_secret
 from ..records import SCHEMA
 from .records import now
@@ -67,7 +67,7 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
             f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}")
         if content.get("schema", 1) not in (1, SCHEMA):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line, one_line
-from ...utils.files import UNFINISHED, write_whole
+from ...utils.files import UNFINISHED, load_json, write_whole
 from ...utils.model_files import model_checksums
 from ...utils.secrets import is_secret
 from ..records import STATUSES, RunError, StudyRecord
@@ -76,7 +76,7 @@ def read_record(path: Path) -> StudyRecord:
         UserError: The file is not a whole record.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except (OSError, ValueError) as error:
         raise _not_whole(path, f"it cannot be read, {type(error).__name__}: {on_one_line(error)}") from None
     if isinstance(content, dict) and (checksum := content.pop("checksum", None)) not in (None, _checksum(content)):

@@ -22,6 +22,7 @@ from typing import Any
 from ...core.hyper import Hyper, hyper_of
 from ...errors import UserError, on_one_line
 from ...methods import method_class, parse_method, split_method
+from ..runs.presets import paper_layers
 from ..runs.settings import TRAINING, all_settings, make_config
 from .design import Contender
 
@@ -254,6 +255,8 @@ def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: 
     for method in contender.methods:
         name, fixed = split_method(method)[0], _fixed_fields(method)
         defaults = (paper_grid(name) if is_paper else {}) or method_space(name)
+        if is_paper and name == "addrop":
+            defaults = {**defaults, "layers": paper_layers(settings.get("task"))}
         for field, text in defaults.items():
             if field not in fixed:
                 space[f"{method_name(method)}.{field}"] = parse_dimension(text, _is_whole(name, field))

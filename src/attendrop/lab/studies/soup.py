@@ -1,7 +1,7 @@
 """Model soups: one model whose weights are the average of the runs of one method (Wortsman et al., arXiv 2203.05482).
 
 A uniform soup averages all runs. A greedy soup begins with the run that has the best validation score, tries the others
-in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data are
+in the order of their scores, and keeps a run if the score of the average rises. Other parts of the data are
 used for evaluation only.
 """
 
@@ -207,7 +207,7 @@ class _Averager:
         return list(self.paths)
 
     def greedy(self, members: Mapping[int, Scores], part: str) -> list[int]:
-        """Add the runs in the order of their scores; keep one if the score of the average does not fall.
+        """Add the runs in the order of their scores; keep one if the score of the average rises, as the authors do.
 
         Args:
             members: The scores of each run.
@@ -222,7 +222,7 @@ class _Averager:
             before, count = self._total, self._count
             self.add(seed)
             score = sign * self.score([part])[part][metric]
-            if score >= best:
+            if score > best:
                 kept, best = [*kept, seed], score
             else:
                 self._total, self._count = before, count

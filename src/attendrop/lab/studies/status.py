@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import calendar
-import json
 import os
 import socket
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...utils.files import load_json
 from ..records import StudyRecord
 from .configuration import STUDY_FILE as STUDY_FILE
 from .configuration import read_configuration
@@ -120,7 +120,7 @@ def _is_alive(progress: Mapping[str, Any]) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

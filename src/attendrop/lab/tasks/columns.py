@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError
 from .files import Table
-from .files.content import likely_label, likely_text, likely_texts
-from .findings import listed, shortened
+from .files.content import BITS, likely_label, likely_text, likely_texts
+from .findings import NOTE, Finding, listed, shortened
 from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
@@ -141,6 +141,72 @@ def split_lists(table: Table) -> Table:
     return replace(table, columns=columns)
 
 
+def label_sets(table: Table) -> list[str]:
+    """Return the columns that `with_label_set` has added."""
+    return [name for name in table.columns if "," in name and all(part in table.columns for part in name.split(","))]
+
+
+def with_label_set(table: Table, label: str | None) -> Table:
+    """Return the table with a column of lists if the label names several columns with 0 and 1: `anger,joy`.
+
+    Args:
+        table: The file.
+        label: The name of the label column, or names with commas between them.
+    """
+    names = (label or "").split(",")
+    if label is None or label in table.columns or len(names) < 2 or not all(name in table.columns for name in names):
+        return table
+    if all(is_missing(value) for name in names for value in table.columns[name]):
+        return table  # a file to predict
+    for name in names:
+        row = next((row for row, value in enumerate(table.columns[name]) if _as_bit(value) is None), None)
+        if row is not None:
+            value = table.columns[name][row]
+            raise UserError(
+                f"{table.location(row)} has {value!r:.80} in column {name!r}; each column of --label {label} must have "
+                "1 where an example has the label, and 0 elsewhere."
+            )
+    rows = zip(*([_as_bit(value) for value in table.columns[name]] for name in names), strict=True)
+    sets = [[name for name, bit in zip(names, row, strict=True) if bit] for row in rows]
+    return replace(table, columns={**table.columns, label: sets})
+
+
+def _as_bit(value: Any) -> bool | None:
+    """Return whether a cell has a label: 1 or true; None if it says neither."""
+    return BITS.get(str(value).strip().lower())
+
+
+_THREE_DECIMALS = re.compile(r"[-+]?[0-9]{1,3},[0-9]{3}")
+
+
+def with_decimal_points(table: Table, has_numbers: bool | None) -> Table:
+    """Return the table with decimal points in the columns of numbers that have decimal commas.
+
+    In a regression these are numbers, and in a table with semicolons if nothing else is said.
+
+    Args:
+        table: The file.
+        has_numbers: Whether the labels are numbers; None = it is not known yet.
+    """
+    if not (table.separator == ";" if has_numbers is None else has_numbers):
+        return table
+    columns = dict(table.columns)
+    for name, values in table.columns.items():
+        commas = {value for value in values if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())}
+        has_points = any(isinstance(value, str) and "." in value for value in values)
+        may_be_thousands = all(_THREE_DECIMALS.fullmatch(value.strip()) for value in commas)
+        if not commas or has_points or may_be_thousands:
+            continue
+        points = [value.replace(",", ".") if isinstance(value, str) and value in commas else value for value in values]
+        if all(is_missing(value) or as_number(value) is not None for value in points):
+            columns[name] = points
+    changed = [name for name in columns if columns[name] is not table.columns[name]]
+    if not changed:
+        return table
+    text = f"numbers with a decimal comma are read in {listed(map(repr, changed))} of {table.path}"
+    return replace(table, columns=columns, findings=[*table.findings, Finding(NOTE, text)])
+
+
 def find_choices(
     table: Table, text: str | None, choices: Sequence[str], label: str | None
 ) -> tuple[tuple[str, ...], str, list[str]]:
@@ -237,8 +303,8 @@ def _missing_columns(table: Table, texts: Sequence[str]) -> str:
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
     label = likely_label(table.columns, {*texts, *likely_texts(table.columns)})
     flags = "" if label is None else f" --label {shlex.quote(label)}"
-    if not has_text and (text := likely_text(table.columns)) is not None:
-        flags = f" --text {shlex.quote(text)}{flags}"
+    if not has_text:
+        flags = _text_flags(table.columns) + flags
     perhaps = f", perhaps{flags}" if flags else ""
     if has_text:
         return f"the label; name it with --label{perhaps}"
@@ -259,9 +325,20 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     hint = "name it with --text (and --text-pair)"
     if _has_choices(free):
         hint = "use --kind multiple_choice if they are answers to choose from, or name it with --text (and --text-pair)"
-    if (text := likely_text({name: table.columns[name] for name in free})) is not None:
-        hint = f"{hint}, perhaps --text {shlex.quote(text)}"
+    if flags := _text_flags({name: table.columns[name] for name in free}):
+        hint = f"{hint}, perhaps{flags}"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
+
+
+def _text_flags(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return the flags for the column with the longest texts, or for two columns with texts of similar lengths."""
+    texts = likely_texts(columns)[:2]
+    if (text := likely_text(columns)) is not None:
+        texts = [text]
+    in_order = [name for name in columns if name in texts]
+    return "".join(
+        f" {flag} {shlex.quote(name)}" for flag, name in zip(("--text", "--text-pair"), in_order, strict=False)
+    )
 
 
 def _has_choices(free: Iterable[str]) -> bool:
@@ -313,8 +390,8 @@ def _refuse_decimal_commas(table: Table, label: str, values: list[Any]) -> None:
     row = table.columns[label].index(written[0])
     raise UserError(
         f"the label column {label!r} of {table.path} holds {len(written):,} numbers with a decimal comma, such as "
-        f"{written[0]!r} in {table.place(row)}; write them with a decimal point, or use --kind classification if they "
-        "are names."
+        f"{written[0]!r} in {table.place(row)}; use --kind regression to read them as numbers, or --kind "
+        "classification if they are names."
     )
 
 

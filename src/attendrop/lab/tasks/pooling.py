@@ -16,13 +16,13 @@ few small tensors are read.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError, on_one_line
 from ...model.pooled_config import FIELD, LENGTH_FIELD, PAIRS_FIELD, POOLINGS, SEPARATE, pooling_of
+from ...utils.files import load_json
 from .kinds import kind_of, kinds_that
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _of_sentence_encoder(name: str | Path) -> Chosen | None:
 
 def _read_json(path: str, kind: Callable[[], Any]) -> Any:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = load_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path!r} is broken ({on_one_line(error)}); download or copy the model again.") from None
     if not isinstance(content, type(kind())):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,30 @@ _SUBMITTED_BY_NAME = ("glue/mnli", "glue/qnli", "glue/rte")
 
 
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class TableWriter:
+    """Write the rows of a CSV or TSV file that a spreadsheet may open, with cells as `cell` returns them.
+
+    Lines end with a line feed. Fields with a carriage return are quoted too, which `csv` does only where lines end with
+    one.
+
+    Args:
+        file: The file, opened without a translation of line ends.
+        delimiter: The sign between the columns.
+    """
+
+    def __init__(self, file: Any, delimiter: str = ",") -> None:
+        self._file = file
+        self._writer = csv.writer(self, delimiter=delimiter, lineterminator="\r\n")
+
+    def row(self, values: Iterable[Any]) -> None:
+        """Write a row: the names of the columns, or the cells of an example."""
+        self._writer.writerow([cell(value) for value in values])
+
+    def write(self, line: str) -> None:
+        """Write a line, which is finished by `csv`."""
+        self._file.write(line.removesuffix("\r\n") + "\n")
 
 
 def cell(value: Any) -> Any:
@@ -55,11 +79,11 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
         raise UserError(f"{path} would get {len(decoded)} predictions for {len(split)} examples.")
     names = [name for name in (*task.text, task.label) if name is not None and name in split.column_names]
     with whole_file(path, is_text=True) as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
-        writer.writerow([*names, "prediction"])
+        writer = TableWriter(file, "\t" if path.suffix.lower() == ".tsv" else ",")
+        writer.row([*names, "prediction"])
         for example, prediction in zip(split, decoded, strict=True):
             row = [_label_names(task, example[name]) if name == task.label else example[name] for name in names]
-            writer.writerow([cell(value) for value in (*row, as_text(task, prediction))])
+            writer.row([*row, as_text(task, prediction)])
     return path
 
 

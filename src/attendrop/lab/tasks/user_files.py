@@ -18,7 +18,7 @@ from .findings import ERROR, NOTE, WARNING, Finding, listed, shortened
 from .kinds import KINDS, Reading, Request, current_kind, kind_of
 from .modalities import MEDIA_KINDS, Media, file_kinds, find_media, modality_of, read_source
 from .origin import ROW, make_origin
-from .rows import label_names, row_problems
+from .rows import filled, label_names, row_problems
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -161,6 +161,10 @@ class _Inspector:
             try:
                 reading = _reading_of(self.request.kind)
                 table = reading.table(read_source(path, self.options, reading.has_plain_texts))
+                table = columns.with_label_set(table, self.request.label)
+                if self.request.kind is None and self.request.label in columns.label_sets(table):
+                    self.request = dataclasses.replace(self.request, kind="multilabel")
+                table = columns.with_decimal_points(table, self._has_numbers())
             except UserError as error:
                 self._add_error(error)
                 continue
@@ -169,6 +173,12 @@ class _Inspector:
             self.findings += examine_header(table)
             if not self.options.drop_bad_rows:
                 self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
+
+    def _has_numbers(self) -> bool | None:
+        """Return whether the labels are numbers; None if nothing that the user said decides it."""
+        if self.request.kind is None:
+            return None if self.request.label_separator is None else False
+        return self.request.kind in KINDS and KINDS[self.request.kind].has_numbers
 
     def _remove_bad_rows(self, task: Task) -> bool:
         """Exclude bad rows and report them; return whether every file has other rows."""
@@ -182,7 +192,8 @@ class _Inspector:
             cleaned = table.without(problems)
             if not len(cleaned) and self.options.drop_bad_rows:
                 raise UserError(f"{table.path} has no row that can be used.")
-            self.tables[name] = cleaned
+            self.tables[name], findings = filled(cleaned, task)
+            self.findings += findings
             if self.options.drop_bad_rows and (sentence := cleaned.dropped_sentence()):
                 self.findings.append(Finding(WARNING, sentence))
         return all(len(table) for table in self.tables.values())
@@ -267,7 +278,7 @@ def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None
 
 def load_rows(
     path: str | Path, task: Task, options: ReadOptions | None = None, content: bytes | None = None
-) -> tuple[Data, dict[str, list[Any]]]:
+) -> tuple[Data, Table]:
     """Load one file to predict or to evaluate, and all of its columns.
 
     Args:
@@ -277,7 +288,7 @@ def load_rows(
         content: Content to read instead of the file.
 
     Returns:
-        The data, as `Data.test`, and every column of the file with the values of the same rows.
+        The data, as `Data.test`, and the table of the same rows with every column of the file.
     """
     has_flag = options is not None  # the command has --drop-bad-rows
     options = options or ReadOptions()
@@ -285,14 +296,15 @@ def load_rows(
     table = reading.table(read_source(path, options, reading.has_plain_texts, content))
     check_columns(task, table, needs_labels=False)
     given, table = table, modality_of(task).located(table, task.text)
+    table = columns.with_decimal_points(columns.with_label_set(table, task.label), kind_of(task).has_numbers)
     problems = row_problems(table, _present(task, table), _labels_count(task, table, False))
-    table = table.without(problems)
+    table, _ = filled(table.without(problems), _present(task, table))
     if table.dropped and not options.drop_bad_rows:
         raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
     origin = make_origin(task, [table])
     data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes, origin=origin)
-    return data, given.without(problems).columns
+    return data, given.without(problems)
 
 
 def _present(task: Task, table: Table) -> Task:

@@ -79,12 +79,17 @@ def missing(what: str, column: str) -> Problem:
     return Problem(f"has no {what} in column {column!r}", "fill it in or remove the row")
 
 
+def has_no_text(value: Any) -> bool:
+    """Return whether the cell of a text is empty. The word "nan" is a text."""
+    return not value.strip() if isinstance(value, str) else is_missing(value)
+
+
 def problem_of_text(column: str, value: Any) -> Problem | None:
     """Return why a row cannot be used whose text is this value."""
-    if isinstance(value, str):
-        return None if value.strip() else missing("text", column)
-    if is_missing(value):
+    if has_no_text(value):
         return missing("text", column)
+    if isinstance(value, str):
+        return None
     return Problem(f"has {value!r} in column {column!r}, which is not text", "write it as text", f"text {column}")
 
 

@@ -95,11 +95,11 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def drop_probabilities(self, batch: Any) -> Tensor:
-        """Return the mean P(drop) of each layer over the valid positions of a batch: [layers]."""
+        """Return the mean over the examples of a batch of the mean P(drop) over their valid positions: [layers]."""
         ids, mask = ids_and_mask(batch)
-        valid = pairs(mask, self.causal).unsqueeze(0)
-        p = self(ids, mask).sigmoid()
-        return (p * valid).flatten(1).sum(1) / valid.sum()
+        valid = pairs(mask, self.causal)
+        of_examples = (self(ids, mask).sigmoid() * valid).flatten(2).sum(2) / valid.flatten(1).sum(1).clamp(min=1)
+        return of_examples.mean(1)
 
 
 def ids_and_mask(batch: Any) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from ...prune.evaluation import isolated_eval
 from ...random import preserved
 from ...utils.batches import batch_size
 from ...utils.checks import check_choice, check_number
-from ...utils.files import write_whole
+from ...utils.files import load_json, write_whole
 
 PER = ("example", "token")
 
@@ -68,7 +68,7 @@ class Tickets:
         """Read a file that `save` wrote."""
         if not Path(path).is_file():
             raise ValueError(f"{path} does not exist; it must be a file that Tickets.save wrote.")
-        return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
+        return cls(**load_json(path))
 
     def apply(self, model: nn.Module, batch: Mapping[str, Any] | None = None) -> None:
         """Masks a model permanently, in place.

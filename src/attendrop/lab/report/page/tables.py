@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...tasks.predictions import TableWriter
 from ..analysis import Analysis
 
 RUN_COLUMNS = ("id", "method", "task", "size", "seed", "status", "seconds", "part", "score", "value", "error")
@@ -67,12 +67,7 @@ def comparisons_csv(analysis: Analysis) -> str:
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_safe(value) for value in row] for row in rows)
+    writer = TableWriter(text)
+    for row in (columns, *rows):
+        writer.row(row)
     return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """Prefix a text that a spreadsheet would run as a formula with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

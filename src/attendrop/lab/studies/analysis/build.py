@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....utils.files import damaged, read_json
 from ...records import RunError, StudyRecord
 from ...report.analysis import (
     Analysis,
@@ -41,14 +41,22 @@ def analyse(folder: str | Path) -> Analysis:
     Args:
         folder: The folder of `attendrop compare` or `attendrop tune`.
     """
-    from ..configuration import read_configuration
+    from ..configuration import STUDY_FILE, read_configuration
     from ..records import read_records
 
     study = read_configuration(folder)
+    methods, confidence, most = study.get("methods"), study.get("confidence", 0.95), study.get("max_seeds")
+    problems = {
+        "methods": not (isinstance(methods, list) and methods and all(isinstance(name, str) for name in methods)),
+        "confidence": not (isinstance(confidence, float) and 0 < confidence < 1),
+        "max_seeds": not (most is None or (isinstance(most, int) and most > 0)),
+    }
+    for name in (name for name, is_wrong in problems.items() if is_wrong):
+        raise damaged(Path(folder, STUDY_FILE), f"{name!r} is missing or wrong", "copy it again, or repeat the study")
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
-        analysis.tuning = json.loads(tuning.read_text(encoding="utf-8"))
+        analysis.tuning = read_json(tuning)
     return analysis
 
 

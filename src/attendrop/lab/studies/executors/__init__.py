@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ....errors import UserError
 from ....utils.checks import check_choice, check_number, check_whole
 from ....utils.deprecation import warn_renamed
+from ....utils.limits import MOST_WORKERS
 from ...records import StudyRecord
 from ..spec import RunSpec
 
@@ -74,6 +75,8 @@ def make_executor(
     check_choice("device", device, (None, "cpu", "cuda"))
     if workers is not None:
         check_whole("workers", workers, 0)
+        if name == "local" and workers > MOST_WORKERS:
+            raise UserError(f"workers is {workers}; it must be at most {MOST_WORKERS} on this machine.")
     if patience is not None:
         check_number("patience", patience, is_above=True)
     if name == "ray":

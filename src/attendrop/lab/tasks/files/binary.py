@@ -1,4 +1,4 @@
-"""Read Parquet and Excel files."""
+"""Read Parquet and Excel files, and write Excel files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ def _class_names(source: Source, metadata: dict[bytes, bytes]) -> dict[str, tupl
 
 # ---- Excel ----------------------------------------------------------------------------------------------------------
 
+EXACT = 2**53  # whole numbers below it are exact as floats, which is what Excel has
 EXCEL_ROWS, EXCEL_COLUMNS, EXCEL_LETTERS = 2**20, 2**14, 2**15 - 1  # of a sheet, and of a cell
 _ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
 
@@ -167,3 +168,40 @@ def escaped(text: str) -> str:
     """Return a text as it is written into an Excel file; the reverse of `unescaped`."""
     text = _ESCAPE.sub(lambda found: f"_x005F{found[0]}", text)
     return re.sub("[\x00-\x08\x0b-\x1f\ufffe\uffff\ud800-\udfff]", lambda found: f"_x{ord(found[0]):04X}_", text)
+
+
+def write_xlsx(file: Any, rows: Iterable[Sequence[Any]]) -> None:
+    """Write an Excel file with one sheet. Texts stay texts, also those that begin like a formula.
+
+    Args:
+        file: The file, opened for bytes.
+        rows: The names of the columns, then the rows.
+    """
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("predictions")
+    for number, row in enumerate(rows, 1):
+        if number > EXCEL_ROWS or len(row) > EXCEL_COLUMNS:
+            raise UserError(
+                f"an Excel file has at most {EXCEL_ROWS:,} rows and {EXCEL_COLUMNS:,} columns, and there are more; "
+                "write CSV, with --format csv."
+            )
+        sheet.append([_written_cell(sheet, value, number) for value in row])
+    book.save(file)
+
+
+def _written_cell(sheet: Any, value: Any, row: int) -> Any:
+    from openpyxl.cell import WriteOnlyCell
+
+    if value is None or isinstance(value, bool) or (isinstance(value, (int, float)) and abs(value) < EXACT):
+        return value
+    text = escaped(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+    if len(text) > EXCEL_LETTERS:
+        raise UserError(
+            f"row {row} has a text of {len(text):,} letters, and a cell of an Excel file has at most "
+            f"{EXCEL_LETTERS:,}; write CSV, with --format csv."
+        )
+    cell = WriteOnlyCell(sheet, text)
+    cell.data_type = "s"
+    return cell

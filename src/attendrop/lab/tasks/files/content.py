@@ -14,6 +14,7 @@ _SAID_OFTEN = re.compile(
 )
 _MOST_REPEATED, _LONGEST_NAME = 5, 40  # rows of a name, and its letters on average
 _FEW_ROWS = 10  # in a table with fewer rows, labels may all be different
+BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}  # of a column for one label
 _IDEOGRAMS = "\u2e80"  # the first letter of the scripts without spaces between words
 
 
@@ -63,6 +64,9 @@ def likely_label(columns: Columns, texts: Collection[str]) -> str | None:
     counts = {name: _distinct(values) for name, values in columns.items() if name not in texts}
     rows = len(next(iter(columns.values()), ()))
     able = [name for name, count in counts.items() if count > 1 and (2 * count <= rows or rows < _FEW_ROWS)]
+    bits = [name for name in able if all(str(value).strip() in ("0", "1") for value in columns[name])]
+    if len(bits) > 2 and not any("," in name for name in bits) and not any(map(_SAID_OFTEN.search, {*able} - {*bits})):
+        return ",".join(bits)
     able = able or [name for name in counts if _has_fractions(columns[name])]
     return min(able, key=lambda name: (not _SAID_OFTEN.search(name), counts[name]), default=None)
 

@@ -10,6 +10,7 @@ from typing import Any
 from ....errors import UserError
 from ....utils.limits import MOST_COLUMNS, check_shape
 from ..findings import NOTE, Finding, listed, plural
+from .content import suggested_names
 from .decoding import decode
 from .table import Problem, Source, Table
 
@@ -142,7 +143,14 @@ def _table_of(source: Source, value: Any) -> Table:
         return _table_of(source, only)
     shown = listed((f"{name} ({plural(len(of), 'row')})" for name, of in tables.items()), 10)
     first = next((name for name in tables if name.lower().startswith("train")), next(iter(tables)))
-    raise UserError(f"{source.path} holds several tables: {shown}; name one of them, such as '{source.path}::{first}'.")
+    rows = tables[first]
+    flag = ""
+    if isinstance(rows[0] if isinstance(rows, list) else None, list) and not source.options.columns:
+        values = {str(place): [row[place] for row in rows if place < len(row)] for place in range(len(rows[0]))}
+        flag = f" with --columns {','.join(suggested_names(values))}"
+    raise UserError(
+        f"{source.path} holds several tables: {shown}; name one of them, such as '{source.path}::{first}'{flag}."
+    )
 
 
 def _holds_rows(value: Any) -> bool:

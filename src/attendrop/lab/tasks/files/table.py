@@ -175,10 +175,9 @@ class Source:
         check_shape(self.path, len(names), len(rows))
         given = list(self.options.columns)
         if not given and has_header:
-            return checked_header(self.path, names), rows[1:]
+            return checked_header(self.path, names, rows[:_LOOKED_AT]), rows[1:]
         if not given or self.options.finds_columns:
-            first_rows = [[*row, *[None] * len(names)] for _, row in rows[:_LOOKED_AT]]
-            found = suggested_names({str(place): [row[place] for row in first_rows] for place in range(len(names))})
+            found = _names_by_content(rows[:_LOOKED_AT], len(names))
             if given:
                 text = f"{self.path} has no header; its columns are called {','.join(found)}, from their content"
                 self.findings.append(Finding(NOTE, text))
@@ -260,14 +259,27 @@ def printable(name: str) -> str:
     return " ".join("".join(c for c in spaced if c.isprintable()).split())
 
 
-def checked_header(path: Path, header: list[str]) -> list[str]:
-    """Return the names of the columns as they can be typed, none of which may occur twice."""
+def _names_by_content(rows: list[tuple[int, list[Any]]], width: int) -> tuple[str, ...]:
+    """Return names for the columns of rows without a header."""
+    whole = [[*row, *[None] * width] for _, row in rows]
+    return suggested_names({str(place): [row[place] for row in whole] for place in range(width)})
+
+
+def checked_header(path: Path, header: list[str], rows: list[tuple[int, list[Any]]] | None = None) -> list[str]:
+    """Return the names of the columns as they can be typed, none of which may occur twice.
+
+    Args:
+        path: The file.
+        header: The names as they are written.
+        rows: The first rows, from whose content other names are made.
+    """
     names = [printable(name) for name in header]
     counts = Counter(name for name in names if name)
     repeated = min((name for name, count in counts.items() if count > 1), default=None)
     if repeated is not None:
+        example = f" {','.join(_names_by_content(rows, len(header)))}" if rows else ""
         raise UserError(
-            f"{path} has the column {repeated!r} {counts[repeated]} times; rename or remove one, or "
-            "name the columns with --columns if the first line is data."
+            f"{path} has the column {repeated!r} {counts[repeated]} times; rename or remove one, or, if the first line "
+            f"is data, name the columns with --columns{example}."
         )
     return names

@@ -1,0 +1,1 @@
+"""A finished run as a small HTTP service (`attendrop serve`)."""

@@ -1,0 +1,112 @@
+"""How often the right class is in the prediction set, and how accurate the answers are that are given, on twelve sets.
+
+    python -m studies.selective --data ../shared/data/arena --model sentence-transformers/all-MiniLM-L6-v2
+
+A logistic regression reads the mean-pooled features of an untrained encoder. In each of the repetitions other 500
+examples choose the temperature, the threshold and the cut, and others measure them: `studies/results/selective.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attendrop.lab.statistics.calibration import fit_temperature, softmax
+from attendrop.lab.statistics.selective import choose_confidence, conformal_cut, prediction_sets
+
+RESULTS = Path(__file__).parent / "results" / "selective.csv"
+TRAIN, VALIDATION, TEST = 1000, 500, 1000
+COVERAGE, ACCURACIES = 0.9, (0.9, 0.95)
+
+
+def features(model: Any, tokenizer: Any, rows: Any) -> np.ndarray:
+    """Mean-pooled features; of a pair [u, v, |u − v|, u ∗ v]."""
+    import torch
+
+    def pooled(texts: list[str]) -> np.ndarray:
+        order, parts = np.argsort([len(text) for text in texts]), []
+        for first in range(0, len(order), 64):
+            batch = tokenizer(
+                [texts[i] for i in order[first : first + 64]], truncation=True, max_length=64, padding=True,
+                return_tensors="pt",
+            )  # fmt: skip
+            with torch.inference_mode():
+                hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"].unsqueeze(-1)
+            parts.append(torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1).numpy())
+        return np.concatenate(parts)[np.argsort(order)]
+
+    u = pooled(rows["text"].tolist())
+    if "text_pair" not in rows or rows["text_pair"].isna().all():
+        return u
+    v = pooled(rows["text_pair"].tolist())
+    return np.concatenate([u, v, np.abs(u - v), u * v], -1)
+
+
+def measure(logits: np.ndarray, gold: np.ndarray, draw: np.random.Generator) -> dict[str, float]:
+    """Choose on 500 examples and measure on the others."""
+    order = draw.permutation(len(gold))
+    validation, test = order[:VALIDATION], order[VALIDATION : VALIDATION + TEST]
+    temperature = fit_temperature(logits[validation], gold[validation])
+    known, new = softmax(logits[validation], temperature), softmax(logits[test], temperature)
+    cut = conformal_cut(known[np.arange(len(validation)), gold[validation]], COVERAGE)
+    assert cut is not None
+    sets = prediction_sets(new, cut)
+    is_right = new.argmax(-1) == gold[test]
+    row = {
+        "accuracy": is_right.mean(),
+        "coverage": sets[np.arange(len(test)), gold[test]].mean(),
+        "classes_in_set": sets.sum(-1).mean(),
+    }
+    for accuracy in ACCURACIES:
+        chosen = choose_confidence(known.max(-1), known.argmax(-1) == gold[validation], accuracy)
+        is_answered = new.max(-1) >= chosen.threshold if chosen is not None else np.zeros(len(test), bool)
+        row[f"answered_{accuracy}"] = is_answered.mean()
+        row[f"expected_{accuracy}"] = 0.0 if chosen is None else chosen.answered
+        row[f"accuracy_{accuracy}"] = is_right[is_answered].mean() if is_answered.any() else np.nan
+    return row
+
+
+def main() -> None:
+    import pandas as pd
+    import transformers
+    from sklearn.linear_model import LogisticRegression
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--repetitions", type=int, default=100)
+    options = parser.parse_args()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
+    model = transformers.AutoModel.from_pretrained(options.model).eval()
+    rows = []
+    for folder in sorted(path for path in options.data.iterdir() if path.is_dir()):
+        draw = np.random.default_rng(0)
+        train, test = (pd.read_parquet(folder / f"{part}.parquet") for part in ("train", "test"))
+        train = train.sample(min(TRAIN, len(train)), random_state=0)
+        test = test.sample(min(2 * VALIDATION + TEST, len(test)), random_state=0)
+        names = sorted(train["label"].unique())
+        test = test[test["label"].isin(names)]
+        gold = np.searchsorted(names, test["label"].to_numpy())
+        probe = LogisticRegression(max_iter=2000, C=10).fit(features(model, tokenizer, train), train["label"])
+        logits = np.log(probe.predict_proba(features(model, tokenizer, test)))
+        of_set = [measure(logits, gold, draw) for _ in range(options.repetitions)]
+        with np.errstate(all="ignore"):
+            means = {name: float(np.nanmean([one[name] for one in of_set])) for name in of_set[0]}
+        for accuracy in ACCURACIES:
+            reached = [one[f"accuracy_{accuracy}"] for one in of_set if one[f"answered_{accuracy}"] > 0]
+            means[f"missed_{accuracy}"] = float(np.mean(np.array(reached) < accuracy)) if reached else float("nan")
+            means[f"usable_{accuracy}"] = len(reached) / len(of_set)
+        rows.append({"set": folder.name, "classes": len(names), **{k: round(v, 4) for k, v in means.items()}})
+        print(rows[-1], flush=True)
+    with RESULTS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
