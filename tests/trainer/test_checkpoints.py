@@ -207,6 +207,18 @@ def test_plain_trainer_checkpoint_is_resumed_only_on_request(tmp_path: Path) -> 
     assert trainer.state.global_step == 4
 
 
+def test_an_unfinished_folder_that_is_a_link_is_replaced_and_never_followed(trained: Path, tmp_path: Path) -> None:
+    folder, mine = shutil.copytree(trained, tmp_path / "run"), tmp_path / "mine"
+    shutil.rmtree(folder / "checkpoint-4")
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    (folder / "unfinished").symlink_to(mine)
+    make_trainer(folder).train(resume_from_checkpoint=True)
+    assert (folder / "checkpoint-4" / MANIFEST_FILE).is_file()
+    assert not (folder / "unfinished").is_symlink()
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+
+
 def test_damaged_checkpoint_is_skipped(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     file = folder / "checkpoint-4" / "mixout.safetensors"

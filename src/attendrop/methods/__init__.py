@@ -69,6 +69,8 @@ def parse_method(text: str) -> Regularizer:
         field, equals, value = part.partition("=")
         if not equals or not field.strip():
             raise ValueError(f"method {text!r} has {part!r}; fields are written name=value and separated by commas.")
+        if field.strip() in fields:
+            raise ValueError(f"method {text!r} has {field.strip()!r} several times; a field has one value.")
         fields[field.strip()] = _parse_value(value.strip())
     return make_method(name, fields)
 

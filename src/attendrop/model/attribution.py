@@ -289,6 +289,8 @@ def attribute(
 ) -> dict[int, Tensor]:
     """Return how much the prediction of `model` on `batch` depends on each attention position.
 
+    Several threads may ask for the same model: one waits for the other.
+
     Args:
         model: a transformers model. It is not changed.
         batch: the inputs, with labels where `label="gold"` or the head is a regression.

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -231,16 +232,22 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
 
 @contextmanager
 def bound(model: Any) -> Iterator[Seams]:
-    """Yield the seams of a model: its own where it is bound already, otherwise seams that are removed at the end."""
-    seams = Seams.of(model)
-    if seams is not None:
-        yield seams
-        return
-    seams = bind(model)
-    try:
-        yield seams
-    finally:
-        seams.unbind()
+    """Yield the seams of a model: its own where it is bound already, otherwise seams that are removed at the end.
+
+    A model has one plan at a time, so other threads wait at their `bound` of the same model until this one ends.
+    """
+    with _lock:
+        turn = _turns.setdefault(unwrapped(model), threading.RLock())
+    with turn:
+        seams = Seams.of(model)
+        if seams is not None:
+            yield seams
+            return
+        seams = bind(model)
+        try:
+            yield seams
+        finally:
+            seams.unbind()
 
 
 def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
@@ -277,6 +284,7 @@ def _attach_words(model: Any, seams: Seams, trace: Trace) -> None:
 # How many bound models share a configuration object, by its id. One that is not here is used by one model at most.
 _shared_configs: dict[int, int] = {}
 _lock = threading.Lock()
+_turns: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # a model -> the lock of who uses its seams
 _ORIGINALS = {ours: own for own, ours in (IMPLEMENTATIONS | REPLACED).items()}
 
 

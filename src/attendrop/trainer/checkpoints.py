@@ -310,6 +310,8 @@ class Checkpoints:
         name = f"checkpoint-{step}"
         staging = Path(folder, STAGING)
         if args.local_process_index == 0:
+            if staging.is_symlink():
+                staging.unlink(missing_ok=True)  # never followed
             shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
             (staging / name).mkdir(parents=True, exist_ok=True)
         trainer.accelerator.wait_for_everyone()

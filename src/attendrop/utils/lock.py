@@ -58,7 +58,15 @@ def _acquire(folder: Path) -> int:
     path = folder / LOCK_FILE
     deadline = time.monotonic() + _PATIENCE
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UserError(
+                f"{str(path)!r} is a symbolic link, and no lock of a run; delete it, or choose another folder with "
+                "--output-dir."
+            ) from None
         holder = _read(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +100,7 @@ def _refusal(folder: Path, holder: dict[str, Any]) -> str:
 
 def _is_same(file: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file), path.stat())
+        return os.path.samestat(os.fstat(file), path.lstat())
     except FileNotFoundError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -190,6 +191,27 @@ def test_models_that_cannot_be_averaged_raise_one_line_errors(
         make_soup(copy, tmp_path / "out", **{"kind": "uniform", "method": RDROP, **options})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_advises_no_flag_that_the_command_lacks(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert run(["soup", str(study), "--output-dir", str(tmp_path), "--method", RDROP]) == 2
+    shown = capsys.readouterr().err
+    assert "which is not empty" in " ".join(shown.split())
+    assert set(re.findall(r"--[a-z-]+", shown)) == {"--output-dir"}
+
+
+def test_a_soup_of_a_study_whose_tokenizer_has_changed_is_refused(study: Path, tmp_path: Path) -> None:
+    path = study.parent / "model" / "tokenizer_config.json"
+    before = path.read_bytes()
+    path.write_text(json.dumps({**json.loads(before), "model_max_length": 17}))
+    try:
+        with pytest.raises(UserError, match="the tokenizer of the model .* changed after runs of the study"):
+            make_soup(study, tmp_path / "out", "uniform", RDROP)
+    finally:
+        path.write_bytes(before)
 
 
 def test_heads_that_were_initialised_differently_are_warned_about(study: Path, tmp_path: Path) -> None:

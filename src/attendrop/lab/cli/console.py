@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -16,13 +17,30 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 
 from ...errors import UserError, one_line
 from .signals import exits_on_interrupt
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class _TextConsole(Console):
+    """A console on which the texts of users, such as the names of their files, cannot control the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render text with control characters, such as the escape that begins a colour, as escapes."""
+        for segment in super().render(renderable, options):
+            has_control = segment.control is None and _CONTROL.search(segment.text)
+            yield Segment(_CONTROL.sub(_escaped, segment.text), segment.style) if has_control else segment
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+console = _TextConsole(highlight=False)
+errors = _TextConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def shown(text: object) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import UserError
 from ...utils.limits import MOST_WORKERS
 from ...utils.processes import end_with_parent
 
+_LOOPBACK = "attendrop"  # how the processes of one machine meet
 _IS_WATCHED = "ATTENDROP_END_WITH_LAUNCHER"  # set for the processes that `launch` starts
 
 
@@ -80,18 +84,18 @@ def launch(arguments: Sequence[str], processes: Processes) -> int:
     os.environ[_IS_WATCHED] = "1"
     words = ["-m", "attendrop", "train", *arguments]
     if not torch.cuda.is_available() or "--use-cpu" in arguments:
-        return _launch_on_cpu(words, processes)
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return _launch_by_torch(words, processes)
     if processes.per_node > torch.cuda.device_count():
         raise UserError(f"nproc is {processes.per_node}, and this machine has {torch.cuda.device_count()} GPUs.")
-    return _launch_on_gpus(words, processes)
+    return _launch_on_machines(words, processes) if processes.nodes > 1 else _launch_by_torch(words, processes)
 
 
-def _launch_on_gpus(words: Sequence[str], processes: Processes) -> int:
+def _launch_on_machines(words: Sequence[str], processes: Processes) -> int:
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(processes.total)]
     command += ["--num_machines", str(processes.nodes), "--machine_rank", str(processes.node_rank)]
-    command += ["--multi_gpu"] if processes.total > 1 else []
-    command += ["--main_process_ip", processes.main_address] if processes.main_address else []
+    command += ["--multi_gpu", "--main_process_ip", str(processes.main_address)]
     command += ["--main_process_port", str(processes.main_port)]
     # accelerate's process stands between this one and the workers, and must end too.
     process = subprocess.Popen([*command, *words], preexec_fn=end_with_parent if sys.platform == "linux" else None)
@@ -102,24 +106,52 @@ def _launch_on_gpus(words: Sequence[str], processes: Processes) -> int:
             continue  # Ctrl-C reaches the processes too: they save a checkpoint and exit
 
 
-def _launch_on_cpu(words: Sequence[str], processes: Processes) -> int:
-    """Use torch's launcher: without MPI, accelerate's starts only one process on a CPU."""
+def _stay_on_this_machine() -> None:
+    """Let the processes that are started next talk to each other on the loopback interface alone."""
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+    class OnLoopback(StaticTCPRendezvous):
+        """Meets at a store that listens on the loopback interface, and not on all interfaces."""
+
+        def __init__(self, parameters: Any) -> None:
+            listening = socket.create_server(("127.0.0.1", 0))
+            host, port = listening.getsockname()
+            super().__init__(host, port, 0, 1, parameters.run_id, int(parameters.config["timeout"]))
+            self._store = TCPStore(
+                host, port, 1, True, self.timeout, multi_tenant=True, master_listen_fd=listening.detach()
+            )
+
+        def get_backend(self) -> str:
+            return _LOOPBACK
+
+    if sys.platform == "linux":  # the name of the interface differs elsewhere
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    with suppress(ValueError):  # it is registered already
+        rendezvous_handler_registry.register(_LOOPBACK, OnLoopback)
+
+
+def _launch_by_torch(words: Sequence[str], processes: Processes) -> int:
+    """Use torch's launcher: accelerate's starts one process on a CPU without MPI, and listens on all interfaces."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # The processes report their own errors.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    os.environ["ACCELERATE_USE_CPU"] = "true"
+    if processes.nodes == 1:
+        _stay_on_this_machine()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes.per_node)))
     address = processes.main_address
     config = LaunchConfig(
         min_nodes=processes.nodes,
         max_nodes=processes.nodes,
         nproc_per_node=processes.per_node,
-        run_id=uuid.uuid4().hex if address is None else "attendrop",
-        rdzv_backend="c10d" if address is None else "static",
-        rdzv_endpoint="localhost:0" if address is None else f"{address}:{processes.main_port}",
+        run_id=uuid.uuid4().hex if processes.nodes == 1 else "attendrop",
+        rdzv_backend=_LOOPBACK if processes.nodes == 1 else "static",
+        rdzv_endpoint="127.0.0.1:0" if processes.nodes == 1 else f"{address}:{processes.main_port}",
         rdzv_configs={"rank": processes.node_rank, "timeout": 900},
         max_restarts=0,
         monitor_interval=0.1,

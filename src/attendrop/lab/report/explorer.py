@@ -51,7 +51,7 @@ def attention_maps(
     end = Progress(step=1, total_steps=1)
     p, q = value_at(method.p, end), value_at(method.q, end)
     rule = IntegrationRule(method.ig_rule, method.ig_steps)
-    with evaluating(model), bound(model) as seams:
+    with bound(model) as seams, evaluating(model):
         probe, sites = Probe(model, seams, batch), seams.select(layers)
         for index, score, record in scores(probe, sites, method.attribution, method.label, rule):
             if score is None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
 import typing
@@ -133,12 +134,15 @@ def _check_values(config: RunConfig) -> None:
 
 
 def _choices() -> dict[str, list[str]]:
-    """Return the allowed values of each training argument whose type is an enumeration."""
+    """Return the allowed values of each training argument that names them, by its type or beside it."""
     from transformers import Seq2SeqTrainingArguments
     from transformers.utils import logging
 
     levels = [*logging.get_log_levels_dict(), "passive"]
     choices = {"log_level": levels, "log_level_replica": levels}
+    for field in dataclasses.fields(Seq2SeqTrainingArguments):
+        if "choices" in field.metadata:
+            choices[field.name] = list(field.metadata["choices"])
     for name, hint in typing.get_type_hints(Seq2SeqTrainingArguments).items():
         for option in typing.get_args(hint) or (hint,):
             if isinstance(option, type) and issubclass(option, enum.Enum):

@@ -44,10 +44,14 @@ _WRITTEN = (
 )
 
 
-def check_folder(config: RunConfig) -> None:
+def check_folder(config: RunConfig, may_go_on: bool = True) -> None:
     """Check the output folder.
 
     A folder that is not empty is refused, unless the user asked to resume, or to overwrite an earlier run in it.
+
+    Args:
+        config: The configuration of the run.
+        may_go_on: Whether the command can do so at all, for the error message.
     """
     folder = config.output_dir
     check_writable(folder, "output_dir", folder, may_create=True)
@@ -57,10 +61,8 @@ def check_folder(config: RunConfig) -> None:
     if not folder.is_dir() or not any(path.name != LOCK_FILE for path in folder.iterdir()):
         return
     if not config.overwrite:
-        raise UserError(
-            f"output_dir is {str(folder)!r}, which is not empty; choose another with --output-dir, continue with "
-            "--resume or replace the run with --overwrite."
-        )
+        others = ", continue with --resume or replace the run with --overwrite" if may_go_on else ""
+        raise UserError(f"output_dir is {str(folder)!r}, which is not empty; choose another with --output-dir{others}.")
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(
             f"output_dir is {str(folder)!r}, which has no {CONFIG_FILE} and therefore no earlier run; nothing is "

@@ -42,7 +42,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"the configuration {str(path)!r} {problem}.")
     try:
         text = read_bytes(file, MOST_YAML).decode("utf-8")
-        check_nodes(path, yaml.compose(text, yaml.SafeLoader))
+        document = yaml.compose(text, yaml.SafeLoader)
+        check_nodes(path, document)
+        _check_keys(path, document)
         settings = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"the configuration {str(path)!r} cannot be read: {error.strerror or error}.") from None
@@ -55,6 +57,22 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise UserError(f"the configuration {str(path)!r} must hold `name: value` lines, but holds {settings!r:.60}.")
     return settings
+
+
+def _check_keys(path: str | Path, node: Any) -> None:
+    """Refuse a name that stands twice in one mapping, of which YAML takes the last one."""
+    import yaml
+
+    names = set()
+    for item in node.value if isinstance(node, yaml.CollectionNode) else ():
+        if isinstance(item, tuple):
+            key, item = item
+            name = str(key.value).replace("-", "_")
+            if name in names and name != "<<":
+                line = key.start_mark.line + 1
+                raise UserError(f"the configuration {str(path)!r} has {key.value} a second time, in line {line}.")
+            names.add(name)
+        _check_keys(path, item)
 
 
 def write_yaml(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...utils.secrets import is_secret
 
 # Settings that a study decides for each run.
 OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
@@ -37,13 +38,44 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
             "reviews=reviews.csv@text=review,label=stars."
         )
     settings: dict[str, Any] = {"train_file": match["file"].strip()}
+    refuse_secrets(match["settings"] or "", f"data {match['name'].strip()!r}")
     for part in re.split(r",(?=[\w-]+=)", match["settings"] or ""):
         name, _, value = part.partition("=")
         if name.replace("-", "_") in OF_THE_STUDY:
             raise UserError(f"data {text!r} has {part!r} after the @, which the study decides; leave it out.")
         if part:
-            settings[name.replace("-", "_")] = value.strip()
+            add_setting(settings, name, value, f"data {match['name'].strip()!r}")
     return match["name"].strip(), settings
+
+
+def refuse_secrets(text: str, what: str) -> None:
+    """Refuse a token among the settings after an `@`, before anything shows or stores them.
+
+    Args:
+        text: The settings, as the user wrote them.
+        what: What they belong to, for the error message.
+    """
+    for name in re.findall(r"([\w-]+)\s*=", text):
+        if is_secret(name.replace("-", "_")):
+            raise UserError(
+                f"{what} has {name} after the @, which would be stored with the study; use `hf auth login`, or the "
+                "environment variable HF_TOKEN."
+            )
+
+
+def add_setting(settings: dict[str, Any], name: str, value: str, what: str) -> None:
+    """Add a setting that was written after an `@`, which is stored with the study.
+
+    Args:
+        settings: The settings so far.
+        name: Its name, as the user wrote it.
+        value: Its value.
+        what: What the settings belong to, for error messages.
+    """
+    name = name.strip().replace("-", "_")
+    if name in settings:
+        raise UserError(f"{what} has {name} several times after the @; a setting has one value.")
+    settings[name] = value.strip()
 
 
 def _by_name(pairs: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:

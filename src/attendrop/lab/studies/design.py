@@ -16,7 +16,7 @@ from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
-from .data_sets import OF_THE_STUDY, check_data_sets
+from .data_sets import OF_THE_STUDY, add_setting, check_data_sets, refuse_secrets
 from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
@@ -61,7 +61,8 @@ def read_contender(text: str) -> Contender:
         text: The contender, which may be that of a study of someone else: no file is run.
     """
     joined, has_settings, rest = text.strip().partition("@")
-    settings = {}
+    method, settings = joined.strip(), dict[str, str]()
+    refuse_secrets(rest, f"method {method!r}")
     for part in rest.split(",") if has_settings else []:
         name, equals, value = part.partition("=")
         if not equals or not name.strip() or name.strip() in OF_THE_STUDY:
@@ -69,7 +70,7 @@ def read_contender(text: str) -> Contender:
                 f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
             )
-        settings[name.strip().replace("-", "_")] = value.strip()
+        add_setting(settings, name, value, f"method {method!r}")
     methods = [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in _JOINED.split(joined)]
     return Contender(text.strip(), methods, settings)
 

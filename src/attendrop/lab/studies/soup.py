@@ -104,7 +104,7 @@ def make_soup(
     # Nothing is trained, and no file is run because a record names it.
     settings["method"] = [method for method in settings.get("method") or [] if not names_file(method)]
     config = make_config(settings)
-    check_folder(config)
+    check_folder(config, may_go_on=False)
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     resolved = resolve_settings(config, tasks.load_config(config.model, trust_remote_code=config.trust_remote_code))

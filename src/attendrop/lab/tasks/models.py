@@ -228,6 +228,7 @@ def load_model(
 
     with quiet_transformers(hide_progress=Path(source).is_dir()):
         model, report = _load(name, load)
+    _check_weights(name, model, report)
     if is_finished:
         _check_complete(name, report, old_labels, new_labels)
     notes += _loading_notes(name, report, old_labels, new_labels)
@@ -235,6 +236,23 @@ def load_model(
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
     return model
+
+
+def _check_weights(name: str | Path, model: Any, report: dict[str, Any]) -> None:
+    """Refuse weights of which none is for this model, and weights that are not finite."""
+    random = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    prefix = f"{model.base_model_prefix}."
+    encoder = [key for key in model.state_dict() if key.startswith(prefix)]
+    if encoder and random.issuperset(encoder):
+        others = sorted(report["unexpected_keys"])
+        known = f" (its tensors are called {others[0]}, and not {encoder[0]})" if others else ""
+        raise UserError(f"{name} has no weights for a {type(model).__name__}{known}, so that all would be random.")
+    for key, tensor in model.state_dict().items():
+        if key not in random and tensor.is_floating_point() and not tensor.isfinite().all():
+            raise UserError(
+                f"{name} has weights that are no numbers (NaN or infinite, in {key}): they were damaged, or saved when "
+                "training had diverged; use another model or checkpoint."
+            )
 
 
 def _check_complete(
