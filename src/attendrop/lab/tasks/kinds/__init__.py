@@ -16,6 +16,7 @@ from .multilabel import Multilabel
 from .multiple_choice import MultipleChoice
 from .reading import Reading
 from .regression import Regression
+from .snippets import Snippet
 from .token_classification import TokenClassification
 from .translation import Translation
 
@@ -30,6 +31,7 @@ __all__ = [
     "Outputs",
     "Reading",
     "Request",
+    "Snippet",
     "current_kind",
     "kind_of",
     "kinds_that",

@@ -9,6 +9,7 @@ A kind is made of parts. Each is a small class that a module of a kind extends w
     Answers     predictions of a split with what is right: losses, probabilities, baseline, columns   answers.py
     LinearHead  a linear model of features: a baseline, and the first weights of a head           heads.py
     Members     what is stored of a run so that seeds can be averaged             members.py
+    Snippet     lines of Python on the card that use the model                    snippets.py
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .encoder import Encoder
 from .heads import LinearHead
 from .members import Members
 from .reading import Reading, Request
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -85,6 +87,7 @@ class Kind:
     answers: ClassVar[type[Answers]] = Answers
     linear: ClassVar[LinearHead | None] = None  # None = no linear model of features is fitted
     members: ClassVar[Members | None] = None  # None = predictions of several runs cannot be averaged
+    snippet: ClassVar[Snippet | None] = None  # None = the card only says how a model of texts is loaded
 
     @property
     def labels_are_lists(self) -> bool:

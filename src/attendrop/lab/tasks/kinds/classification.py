@@ -9,6 +9,7 @@ from .base import Kind
 from .codec import ClassCodec
 from .heads import LinearHead
 from .members import Array, Members
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from ..catalogue import Task
@@ -36,6 +37,7 @@ class Classification(Kind):
     answers = ClassAnswers
     linear = LinearHead()
     members = ClassifierMembers()
+    snippet = Snippet()
 
     def label_name(self, task: Task, value: Any) -> Any:
         return task.labels[value]

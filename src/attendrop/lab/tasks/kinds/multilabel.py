@@ -19,6 +19,7 @@ from .codec import ClassCodec, first_of
 from .heads import LabelHead
 from .members import Array, Members, Outputs
 from .reading import Found, Reading, Request
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from ..catalogue import Task
@@ -163,6 +164,22 @@ class SetMembers(Members):
         return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
 
 
+class SetSnippet(Snippet):
+    """The lines for the labels of each text."""
+
+    def pipeline_options(self) -> str:
+        return ", top_k=None"
+
+    def answers(self, scaled: str, threshold: float) -> str:
+        return (
+            f"probabilities = {scaled}.sigmoid()\n"
+            "labels = [\n"
+            f"    [model.config.id2label[i] for i, p in enumerate(row) if p > {threshold!r}]\n"
+            "    for row in logits.sigmoid().tolist()\n"
+            "]"
+        )
+
+
 class Multilabel(Kind):
     """Any number of the labels for each example."""
 
@@ -176,6 +193,7 @@ class Multilabel(Kind):
     answers = SetAnswers
     linear = LabelHead()
     members = SetMembers()
+    snippet = SetSnippet()
 
     def label_name(self, task: Task, value: Any) -> Any:
         return [task.labels[index] for index in value]

@@ -16,6 +16,7 @@ from .codec import Codec, first_of
 from .heads import NumberHead
 from .members import Array, Members, Outputs
 from .reading import Reading
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from ..catalogue import Task
@@ -115,6 +116,13 @@ class NumberMembers(Members):
         return {"loss": float(np.mean((mean - gold) ** 2))}
 
 
+class NumberSnippet(Snippet):
+    """The lines for a number of each text."""
+
+    def answers(self, scaled: str, threshold: float) -> str:
+        return "numbers = logits.squeeze(-1).tolist()"
+
+
 class Regression(Kind):
     """A number for each example."""
 
@@ -127,6 +135,7 @@ class Regression(Kind):
     answers = NumberAnswers
     linear = NumberHead()
     members = NumberMembers()
+    snippet = NumberSnippet()
 
     def set_head(self, config: Any, labels: tuple[str, ...]) -> None:
         config.num_labels, config.problem_type = 1, "regression"

@@ -22,6 +22,7 @@ from .encoder import Encoder
 from .heads import LinearHead
 from .members import Array, Members, Outputs
 from .reading import Reading
+from .snippets import Snippet
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -232,6 +233,29 @@ class TagMembers(Members):
         return {}
 
 
+class WordSnippet(Snippet):
+    """The lines for a tag of each word."""
+
+    truncation = "the tag of a word is that of its first token"
+
+    def examples(self, task: Task, needs_spaces: bool) -> str:
+        line = 'words = "a sentence that is split into words".split()'
+        return f'{line}\nwords[1:] = [f" {{word}}" for word in words[1:]]' if needs_spaces else line
+
+    def pipeline_call(self, task: Task) -> str:
+        return "pipe([words], is_split_into_words=True)[0]"
+
+    def batch(self, task: Task, options: str) -> str:
+        return f"batch = tokenizer([words], is_split_into_words=True, {options})"
+
+    def answers(self, scaled: str, threshold: float) -> str:
+        return (
+            "first = {word: place for place, word in reversed([*enumerate(batch.word_ids(0))]) if word is not None}\n"
+            f"probabilities = {scaled}[0].softmax(-1)\n"
+            "tags = {word: model.config.id2label[int(logits[0, place].argmax())] for word, place in first.items()}"
+        )
+
+
 class TokenClassification(Kind):
     """A tag for each word."""
 
@@ -248,6 +272,7 @@ class TokenClassification(Kind):
     answers = TagAnswers
     linear = LinearHead()
     members = TagMembers()
+    snippet = WordSnippet()
 
     def corpus(self, task: Task) -> tuple[str, ...]:
         return task.text[:1]
