@@ -31,7 +31,8 @@ def record_of(row: dict[str, str], model: str) -> StudyRecord:
     """
     scores = {name: float(row[name]) for name in SCORES if row[name]}
     has_failed = row["status"] != "finished"
-    training = {"learning_rate": row["learning_rate"], "num_train_epochs": row["epochs"]}
+    named = {"learning_rate": row["learning_rate"], "num_train_epochs": row["epochs"]}
+    training = {name: float(value) for name, value in named.items() if value}
     return StudyRecord(
         id=row["id"],
         status="failed" if has_failed else "finished",

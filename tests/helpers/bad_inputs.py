@@ -718,13 +718,13 @@ PREDICT = [
         files=(_TEXTS,),
     ),
     command(
-        "output is 'a.xlsx'; it must end in .csv or .tsv",
+        "output is 'a.pdf'; it must end in .csv, .tsv",
         "predict",
         Run(),
         "--file",
         "texts.csv",
         "--output",
-        "a.xlsx",
+        "a.pdf",
         files=(_TEXTS,),
     ),
     command(

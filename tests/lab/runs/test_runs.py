@@ -215,8 +215,8 @@ def test_two_processes_equal_one_with_the_double_batch(workspace: Path) -> None:
     model = save_encoder(workspace / "dropless", [text for text, _ in sentences(72, seed=1)], dropout=0.0)
     common = settings(workspace, "one", **exact, model=str(model))
     one = fine_tune(**common)
-    two = attendrop("train", *flags({**common, "output_dir": str(workspace / "two")}), "--nproc", "2",
-                    "--per-device-train-batch-size", "4")  # fmt: skip
+    half = {**common, "output_dir": str(workspace / "two"), "per_device_train_batch_size": 4}
+    two = attendrop("train", *flags(half), "--nproc", "2")
     assert two.code == 0, two.err + two.out
     assert two.out.count("everything is in") == 1
     assert json.loads((workspace / "two" / "record.json").read_text())["cost"]["processes"] == 2

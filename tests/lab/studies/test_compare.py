@@ -372,7 +372,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--address", "a:1"], "only --engine ray uses"),
         (
             ["--method", "addrop", "--worker-timeout", "0.5"],
-            "worker_timeout is 0.5; it must be 0 (never) or at least 1",
+            "worker_timeout is 0.5; it must be 0 (never), or a number from 1 to 1e+06 minutes",
         ),
         (["--method", "addrop", "--shots", "900"], "shots is 900, but the class"),
     ],
