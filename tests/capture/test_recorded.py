@@ -30,6 +30,7 @@ OTHER_MODELS = [
     pytest.param("deberta_v2"),
     pytest.param("pooled"),
     pytest.param("pooled_pairs"),
+    pytest.param("pooled_regression"),
     pytest.param("llama"),
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mpnet", "bart", "marian", "t5")),
 ]

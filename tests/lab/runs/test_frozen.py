@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from attendrop import load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.runs import fine_tune
-from helpers.cli_tools import save_encoder, sentences, write_csv
+from helpers.cli_tools import OTHER, save_encoder, sentences, write_csv
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +84,62 @@ def test_words_that_win_are_named_first(folder: Path) -> None:
 
 
 def test_the_frozen_head_is_kept_where_it_is_better(folder: Path) -> None:
-    result = run(folder, "kept", head_start="random", keep_best_of=True, learning_rate=1e-12)
+    write_csv(folder / "more.csv", sentences(300, seed=3))
+    write_csv(folder / "test.csv", sentences(200, seed=4))
+    files = {"train_file": str(folder / "more.csv"), "validation_file": str(folder / "test.csv")}
+    result = run(folder, "kept", head_start="random", keep_best_of=True, learning_rate=1e-12, **files)
     baselines = result.record.baselines
-    if baselines.scores["frozen"] > baselines.scores["fine-tuned"]:
-        assert baselines.kept == "frozen"
-        assert result.scores["validation"]["accuracy"] == pytest.approx(baselines.scores["frozen"])
-    else:
-        assert "kept" not in baselines
+    assert baselines.scores["frozen"] > baselines.scores["fine-tuned"]
+    assert baselines.kept == "frozen"
+    assert result.scores["validation"]["accuracy"] == pytest.approx(baselines.scores["frozen"])
+
+
+@pytest.mark.parametrize("pairs", ["joint", "separate"])
+def test_pairs_are_compared_with_the_means_of_their_texts(folder: Path, pairs: str) -> None:
+    """Two texts in one sequence are read with what the sequence says, and not with what its texts say apart."""
+    rows = [(text, other, float(text.split()[-1] == other.split()[-1])) for (text, _), (other, _) in zip(
+        sentences(60, seed=1), sentences(60, seed=5), strict=True)]  # fmt: skip
+    write_csv(folder / "pairs.csv", rows, ("one", "two", "label"))
+    columns = {"text": "one", "text_pair": "two", "label": "label", "kind": "regression"}
+    files = {"train_file": str(folder / "pairs.csv"), "validation_file": None}
+    result = run(folder, f"pairs-{pairs}", pairs=pairs, pooling="mean", **files, **columns)
+    expected = {"fine-tuned", "words", "frozen", "cosine"} | ({"means"} if pairs == "joint" else set())
+    assert set(result.record.baselines.scores) == expected
+
+
+def test_means_of_a_head_that_reads_the_first_token_are_a_baseline(folder: Path) -> None:
+    write_csv(folder / "dev60.csv", sentences(60, seed=6))
+    scores = run(folder, "cls", pooling="cls", validation_file=str(folder / "dev60.csv")).record.baselines.scores
+    pooled = run(folder, "mean", pooling="mean")
+    mine, other = (features_of(pooled.folder, sentences(60, seed=seed))[1] for seed in (1, 6))
+    from attendrop.lab.statistics.linear import fit_logistic
+
+    gold = np.arange(60) % 2
+    assert scores["means"] == pytest.approx((fit_logistic(mine, gold, 2)(other).argmax(-1) == gold).mean(), abs=0.02)
+    assert "means" not in pooled.record.baselines.scores
+
+
+def test_labels_of_the_baselines_have_a_chosen_threshold_too(folder: Path) -> None:
+    """Rare labels: above 0.5 neither the fine-tuned model nor a linear one predicts any."""
+    for name, seed in (("labels", 1), ("labels-dev", 2)):
+        rows = [
+            (text, "x" if i % 5 == 0 else "y" if i % 7 == 0 else "") for i, (text, _) in enumerate(sentences(120, seed))
+        ]
+        write_csv(folder / f"{name}.csv", rows)
+    files = {"train_file": str(folder / "labels.csv"), "validation_file": str(folder / "labels-dev.csv")}
+    result = run(folder, "labels", kind="multilabel", label_separator=";", **files)
+    assert result.record.threshold < 0.5
+    assert min(result.record.baselines.scores.values()) > 0
+
+
+def test_words_of_tags_and_their_neighbours_are_a_baseline(folder: Path) -> None:
+    lines = ["\n".join(f"{word} {'B-X' if word == OTHER[0] else 'O'}" for word in text.split()) for text, _ in
+             sentences(40, seed=1)]  # fmt: skip
+    (folder / "tags.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    files = {"train_file": str(folder / "tags.txt"), "validation_file": None, "kind": "token_classification"}
+    baselines = run(folder, "tags", **files).record.baselines
+    assert baselines.scores["words"] == 1.0
+    assert baselines.names["words"].startswith("word features")
 
 
 def test_a_ridge_regression_starts_a_head_for_numbers(folder: Path) -> None:
@@ -98,6 +147,18 @@ def test_a_ridge_regression_starts_a_head_for_numbers(folder: Path) -> None:
     assert any("ridge regression" in note for note in result.record.notes)
     assert {"words", "frozen"} <= set(result.record.baselines.scores)
     assert result.scores["validation"]["rmse"] < 40
+
+
+def test_a_class_with_one_example_and_hundreds_of_classes_have_a_head(folder: Path) -> None:
+    write_csv(folder / "one.csv", [*sentences(40, seed=1), ("a film of its own", "rare")])
+    notes = " ".join(run(folder, "one-example", train_file=str(folder / "one.csv"), validation_file=None).record.notes)
+    assert "starts from a logistic regression on the frozen features" in notes
+    texts = [text for text, _ in sentences(1100, seed=7)]
+    write_csv(folder / "many.csv", [(f"{text} {i}", f"c{i % 550}") for i, text in enumerate(texts)])
+    files = {"train_file": str(folder / "many.csv"), "validation_file": None, "max_steps": 1}
+    result = run(folder, "hundreds", **files)
+    assert any("550 classes are too many to choose it" in note for note in result.record.notes)
+    assert result.scores["validation"]["accuracy"] >= 0
 
 
 def test_settings_that_contradict_each_other_are_refused(folder: Path) -> None:

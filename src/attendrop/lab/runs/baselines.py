@@ -1,11 +1,13 @@
 """Simple baselines of a run, on the same split: models that take seconds, and that fine-tuning has to beat.
 
     words     TF-IDF of words and pairs of words; in tagging the word, its ends, its shape and its neighbours
-    frozen    the linear model of the features of the untrained encoder (`frozen.py`)
+    frozen    the linear model of the features of the untrained encoder that the head reads (`frozen.py`)
+    means     where the head reads something else: of the mean hidden states of the text, or of each of two texts
     cosine    for pairs with a number: the cosine of the mean hidden states of the two texts
 
-The first two are fitted as their kind of task says (`Kind.linear`). Whether the difference to the fine-tuned model is
-more than noise is the question of a paired bootstrap over the validation examples.
+The first three are fitted as their kind of task says (`Kind.linear`). Labels are predicted above a threshold that is
+chosen as that of the fine-tuned model is. Whether the difference to the fine-tuned model is more than noise is the
+question of a paired bootstrap over the validation examples.
 """
 
 from __future__ import annotations
@@ -18,20 +20,23 @@ import torch
 from transformers import set_seed
 
 from ...model.modes import evaluating, is_sharded
-from ...model.pooled import pool
+from ...model.pooled import pair_features, pool
+from ...model.pooled_config import encodes_apart, pooling_of
 from ...model.sites import pretrained_part, unwrapped
 from ...random import all_preserved
 from ...utils.distributed import gather_objects
 from .. import tasks
+from ..evaluation.thresholds import choose_threshold
 from ..statistics.calibration import score_interval
 from ..statistics.linear import fit_ridge, stratified
 from ..tasks.kinds import Answers
-from .frozen import BATCH, Frozen
+from ..tasks.pooling import can_have_pooling
+from .frozen import BATCH, MOST_EXAMPLES, Frozen
 from .settings import RunConfig
 
 Array = np.ndarray
 MOST_ROWS = 20_000  # training examples, or words of tagging, that the baseline of words is fitted to
-WORDS, FROZEN, COSINE, TUNED = "words", "frozen", "cosine", "fine-tuned"
+WORDS, FROZEN, MEANS, COSINE, TUNED = "words", "frozen", "means", "cosine", "fine-tuned"
 
 
 class Baselines:
@@ -46,27 +51,42 @@ class Baselines:
     def __init__(self, data: tasks.Data, prepared: tasks.Prepared, frozen: Frozen | None) -> None:
         self.data, self.prepared, self.frozen = data, prepared, frozen
         self.kind = tasks.kind_of(data.task)
-        self._cosine: Array | None = None
+        self._of_means: dict[str, Array] = {}  # outputs on the validation data
 
-    def add_cosine(self, model: Any, tokenizer: Any, max_length: int) -> None:
-        """Compute the cosines of pairs with the untrained model, where these are what is to be predicted.
+    def add_means(self, model: Any, tokenizer: Any, max_length: int) -> None:
+        """Fit the linear model of the mean hidden states of the untrained model, and for numbers that of their cosine.
 
         Args:
             model: The untrained model.
             tokenizer: Its tokenizer.
             max_length: The length at which texts are cut.
         """
-        train, validation, task = self.data.train, self.data.validation, self.data.task
-        is_pair = self.kind.has_numbers and len(task.text) == 2 and tasks.modality_of(task).name == "text"
-        if self.frozen is None or not is_pair or train is None or validation is None:
+        train, validation, task, kind = self.data.train, self.data.validation, self.data.task, self.kind
+        config, texts, linear = unwrapped(model).config, len(task.text), kind.linear
+        if self.frozen is None or linear is None or train is None or validation is None or not can_have_pooling(task):
             return
-        rows = stratified(None, len(train), MOST_ROWS)
+        is_read = pooling_of(config) == "mean" and (texts == 1 or encodes_apart(config))
+        has_cosine = kind.has_numbers and texts == 2
+        if is_read and not has_cosine:
+            return
+        gold = kind.answers.of(task, None, train).gold
+        rows = stratified(gold if kind.has_one_class else None, len(train), MOST_EXAMPLES)
         with torch.no_grad(), all_preserved(next(model.parameters()).device), evaluating(model):
             splits = (train.select(rows), validation)
-            given = [_cosines(model, tokenizer, split, task.text, max_length) for split in splits]
-        if given[0] is not None and given[1] is not None:
-            linear = fit_ridge(given[0][:, None], np.asarray(train.select(rows)[task.label][:], float), (1e-6,))
-            self._cosine = linear(given[1][:, None])[:, 0]
+            both = [_mean_states(model, tokenizer, split, task.text, max_length) for split in splits]
+        if not (sides := [one for one in both if one is not None]):
+            return
+        if not is_read:
+            mine, other = (one[0] if texts == 1 else _of_pairs(one) for one in sides)
+            self._of_means[MEANS] = linear.fit(mine, gold[rows], max(len(task.labels), 1))(other)
+        if has_cosine:
+            mine, other = ((one[0] * one[1]).sum(1) for one in map(_of_length_one, sides))
+            self._of_means[COSINE] = fit_ridge(mine[:, None], gold[rows].astype(float), (1e-6,))(other[:, None])[:, 0]
+
+    @property
+    def flags_of_means(self) -> str:
+        """The flags with which the head reads the mean hidden states."""
+        return "--pooling mean" + (" --pairs separate" if len(self.data.task.text) == 2 else "")
 
     def compare(self, answers: Answers, world: int = 1) -> dict[str, Any]:
         """Compare the model with the baselines on the validation data.
@@ -91,6 +111,7 @@ class Baselines:
             TUNED: "the fine-tuned model",
             WORDS: words,
             FROZEN: f"frozen features with {fit}",
+            MEANS: f"the mean of frozen hidden states with {fit}",
             COSINE: "the cosine of frozen features",
         }
         comparison: dict[str, Any] = {
@@ -103,7 +124,7 @@ class Baselines:
             low, high = _difference(metric, others[best], answers)
             comparison |= {"best": best, "is_clear": bool(low > 0 if sign > 0 else high < 0)}
             if sign * score[best] >= sign * score[TUNED]:
-                comparison["sentence"] = _sentence(comparison, names)
+                comparison["sentence"] = _sentence(comparison, names, self.flags_of_means)
         shared: dict[str, Any] = gather_objects(comparison, world)[0]
         return shared
 
@@ -118,13 +139,11 @@ class Baselines:
                 values = np.zeros((len(tuned.is_scored), values.shape[1]))
                 values[tuned.is_scored] = self.frozen.validation
             answers[FROZEN] = self._as_answers(values, tuned)
-        if self._cosine is not None:
-            answers[COSINE] = self._as_answers(self._cosine, tuned)
-        return answers
+        return answers | {name: self._as_answers(values, tuned) for name, values in self._of_means.items()}
 
     def _as_answers(self, values: Array, tuned: Answers) -> Answers:
         values = values[:, 0] if self.kind.has_numbers and values.ndim == 2 else values
-        return type(tuned)(tuned.task, values, tuned.gold, tuned.lengths, tuned.is_scored)
+        return choose_threshold(type(tuned)(tuned.task, values, tuned.gold, tuned.lengths, tuned.is_scored)).answers
 
     def _of_words(self) -> Array | None:
         """Return the outputs of the linear model of words on the validation data; None where there are no words."""
@@ -165,7 +184,7 @@ class Baselines:
         return True
 
 
-def _sentence(baselines: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def _sentence(baselines: Mapping[str, Any], names: Mapping[str, str], flags_of_means: str) -> str:
     """Return what to know first about a run that a baseline equals or beats."""
     best, score = baselines["best"], baselines["scores"]
     label = tasks.METRICS[baselines["metric"]].label or baselines["metric"].replace("_", " ")
@@ -177,6 +196,8 @@ def _sentence(baselines: Mapping[str, Any], names: Mapping[str, str]) -> str:
         text = f"{beaten}: " + ("it is better" if baselines["is_clear"] else "the difference is within noise")
     if best == FROZEN and score[best] != score[TUNED]:
         return f"{text} (--keep-best-of keeps it)"
+    if best == MEANS and score[best] != score[TUNED]:
+        return f"{text} (try {flags_of_means})"
     return f"{text}; train longer, try another --learning-rate or more data" if baselines["is_clear"] else text
 
 
@@ -262,8 +283,8 @@ def _squeezed(shape: str) -> str:
     return "".join(c for i, c in enumerate(shape) if i == 0 or c != shape[i - 1])
 
 
-def _cosines(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max_length: int) -> Array | None:
-    """Return the cosine of the mean hidden states of the two texts of each example."""
+def _mean_states(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max_length: int) -> list[Array] | None:
+    """Return the mean hidden state of each text, an array for each column; None for encoder-decoders."""
     encoder, device = pretrained_part(model), next(model.parameters()).device
     if getattr(encoder.config, "is_encoder_decoder", False):
         return None
@@ -271,15 +292,22 @@ def _cosines(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max
     for column in columns:
         texts = [str(text) for text in split[column][:]]
         order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
-        means = np.zeros((len(texts), 0))
+        means: list[Any] = [None] * len(texts)
         for start in range(0, len(order), BATCH):
             places = order[start : start + BATCH]
             part, options = [texts[row] for row in places], {"truncation": True, "max_length": max_length}
             batch = tokenizer(part, **options, padding=True, return_tensors="pt").to(device)
             batch.pop("token_type_ids", None)
             values = pool(encoder(**batch)[0], batch.get("attention_mask"), "mean").float().cpu().numpy()
-            if not means.shape[1]:
-                means = np.zeros((len(texts), values.shape[1]))
-            means[places] = values
-        sides.append(means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12))
-    return np.asarray((sides[0] * sides[1]).sum(1))
+            for place, row in zip(places, values, strict=True):
+                means[place] = row
+        sides.append(np.stack(means))
+    return sides
+
+
+def _of_pairs(sides: Sequence[Array]) -> Array:
+    return pair_features(torch.as_tensor(np.stack(sides, 1)).flatten(0, 1)).numpy()
+
+
+def _of_length_one(sides: Sequence[Array]) -> list[Array]:
+    return [side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in sides]

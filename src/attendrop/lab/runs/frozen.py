@@ -25,9 +25,10 @@ from ...model.modes import evaluating
 from ...model.sites import pretrained_part, unwrapped
 from ...random import all_preserved
 from .. import tasks
-from ..statistics.linear import Linear, stratified
+from ..statistics.linear import MOST_CLASSES, Linear, stratified
 from ..tasks.findings import plural
 from ..tasks.kinds.codec import IGNORED
+from ..tasks.kinds.heads import LinearHead
 from .settings import RunConfig
 
 if TYPE_CHECKING:
@@ -69,9 +70,11 @@ class Frozen:
     @property
     def sentence(self) -> str:
         """A sentence for the user about a head that starts from it."""
+        is_usual = self.fitted_by == LinearHead.fitted_by and len(self.solution.weight) > MOST_CLASSES
+        strength = f", of the usual strength, because {len(self.solution.weight):,} classes are too many to choose it"
         return (
             f"the head starts from a {self.fitted_by} on the frozen features of {plural(self.items, 'training item')}, "
-            "not at random"
+            f"not at random{strength if is_usual else ''}"
         )
 
     @torch.no_grad()

@@ -215,7 +215,7 @@ class Run:
         frozen = solve(model, self.data.task, self.prepared, self.arguments, with_validation=not config.no_baselines)
         if not config.no_baselines:
             self.baselines = Baselines(self.data, self.prepared, frozen)
-            self.baselines.add_cosine(model, self.tokenizer, self.max_length)
+            self.baselines.add_means(model, self.tokenizer, self.max_length)
         if starts_frozen(config, frozen):
             assert frozen is not None
             frozen.write(frozen.first)
