@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 
 # Old path below the package -> new path, which may itself be an old one. The longest one that matches counts.
 MOVED = {
@@ -88,7 +88,7 @@ class MovedFinder:
 
 def _imported_name(package: str) -> str:
     """Return the name in the import statement: Python asks for `a.b` first where it imports `a.b.c`."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
         name = frame.f_locals.get("name")
         if isinstance(name, str) and name.startswith(f"{package}."):
