@@ -39,7 +39,7 @@ def by_cell(rows: Rows, outcome: str) -> Values:
 
 
 def question(outcome: str, baseline: str = PLAIN) -> Question:
-    """What is asked about an outcome.
+    """What is asked about an outcome, by the rules with which this edition was published.
 
     Args:
         outcome: One of `OUTCOMES`.
@@ -47,7 +47,7 @@ def question(outcome: str, baseline: str = PLAIN) -> Question:
     """
     is_better_if_greater = outcome in HIGHER_IS_BETTER
     delta = COMPARED["score" if is_better_if_greater else outcome].delta
-    return Question(delta=delta, greater_is_better=is_better_if_greater, outcome=outcome, baseline=baseline)
+    return Question(delta, is_better_if_greater, outcome=outcome, baseline=baseline, rules="first")
 
 
 def in_each_cell(values: Values, outcome: str) -> dict[Cell, dict[str, Comparison]]:

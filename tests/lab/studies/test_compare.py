@@ -52,23 +52,50 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     assert verdicts["rdrop"] == "helps"
     assert verdicts["mixout"] == "hurts"
     seeds = {method: len(of.values) for method, of in cells.items()}
-    assert 5 <= seeds["rdrop"] < 15  # a large effect is decided early
+    assert 10 <= seeds["rdrop"] < 20  # a large effect is decided early
     assert seeds["rdrop"] < seeds["addrop"] <= seeds["plain"] <= 40  # a small one is not
-    assert analysis.sequential == Sequential(max_seeds=40, first_look=5)
+    assert analysis.sequential == Sequential(max_seeds=40, first_look=10)
 
 
-def test_a_verdict_is_that_of_the_look_at_which_it_was_made() -> None:
+@pytest.mark.parametrize(
+    ("later", "verdict", "pairs"), [([0.02] * 10, "helps", 20), ([-0.08] * 10, "undecided", 20), ([], "helps", 10)]
+)
+def test_a_study_until_decided_shows_all_seeds(later: list[float], verdict: str, pairs: int) -> None:
     design = design_of(["rdrop"])
-    study = {**design.to_dict(), "max_seeds": 12}
-    effects = [0.05, 0.052, 0.048, 0.05, 0.051, -0.2, -0.2, -0.2, -0.2, -0.2]
+    study = {**design.to_dict(), "max_seeds": 20, "first_look": 10}
+    effects = [0.05 + 0.001 * (seed % 3) for seed in range(10)] + [of + 0.003 * (i % 4) for i, of in enumerate(later)]
     records = []
     for seed, effect in enumerate(effects):
         plain, rdrop = design.runs(design.cells[0], seed)
         records += [record_of(plain, 0.7 + 0.001 * seed), record_of(rdrop, 0.7 + 0.001 * seed + effect)]
     for order in (records, records[::-1]):
         comparison = comparison_of(analyse_records(order, study))
-        assert comparison.verdict == "helps"
-        assert comparison.pairs == 5
+        assert (comparison.verdict, comparison.pairs) == (verdict, pairs)
+        assert comparison.difference == pytest.approx(np.mean(effects))
+        assert comparison.interval is not None
+        if verdict == "helps":
+            assert comparison.interval[0] < comparison.difference < comparison.interval[1]
+            assert comparison.decided_after == 10
+            assert f"it helps, decided after 10 seeds. Over all {pairs} seeds the accuracy" in comparison.sentence
+            assert "An estimate at an early stop is too large on average" in comparison.sentence
+
+
+@pytest.mark.parametrize(("flipped", "verdict"), [(1, "undecided"), (25, "helps")])
+def test_one_test_item_that_flips_in_all_seeds_is_no_help(flipped: int, verdict: str) -> None:
+    design, gold = design_of(["rdrop"]), [0, 1] * 25
+    records = []
+    for seed in range(5):
+        for spec in design.runs(design.cells[0], seed):
+            wrong = 30 - flipped * (spec.method == "rdrop")
+            predicted = [1 - label if place < wrong else label for place, label in enumerate(gold)]
+            predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 50}}
+            records.append(record_of(spec, 1 - wrong / 50, predictions=predictions))
+    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    assert comparison.verdict == verdict
+    assert comparison.interval is not None
+    assert comparison.population is not None
+    assert comparison.interval[0] > 0  # over seeds alone, it is always the same gain
+    assert "over seeds and test examples" in comparison.sentence
 
 
 def test_tasks_come_one_after_the_other_and_end_when_all_is_decided() -> None:
@@ -153,7 +180,7 @@ def test_a_verdict_says_where_a_method_is_not_trained_like_the_baseline(matched:
         matched=matched,
     )  # fmt: skip
     score = noisy({method: 0.03, "plain@num_train_epochs=9": 0.03}, 0.001)
-    records = [record_of(run, score(run)) for seed in range(8) for run in design.runs(design.cells[0], seed)]
+    records = [record_of(run, score(run)) for seed in range(30) for run in design.runs(design.cells[0], seed)]
     comparison = comparison_of(analyse_records(records, design.to_dict()), method)
     assert comparison.verdict == "helps"
     assert "is trained with learning rate 2e-05 and 9 epochs, plain with learning rate 2e-05 and 3 epochs" in (
@@ -181,6 +208,28 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
     assert "1" in comparison.sentence
     assert [failure.seed for failure in analysis.failures] == [2]
     assert analysis.methods[1].failed == 1
+
+
+@pytest.mark.parametrize("how", ["failed", "most frequent answer", "far below"])
+def test_a_method_that_collapses_does_not_help(how: str) -> None:
+    design = design_of(["rdrop"])
+    records = []
+    for seed in range(10):
+        plain, rdrop = design.runs(design.cells[0], seed)
+        records += [record_of(plain, 0.7 + 0.01 * (seed % 3)), record_of(rdrop, 0.9 + 0.011 * (seed % 3))]
+    for record in records:
+        record.scores["validation"]["majority"] = 0.6
+    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    assert comparison.verdict == "helps"
+    assert "With 10 seeds none collapsed: up to 26 % of runs may." in comparison.sentence
+    assert not comparison.does_not_hurt  # of runs that were not seen
+    if how == "failed":
+        records[5] = replace(records[5], status="failed", scores={}, error=RunError("DivergedError", "diverged"))
+    else:
+        records[5].scores["validation"]["accuracy"] = 0.6 if how == "most frequent answer" else 0.61
+    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    assert comparison.verdict == "undecided"
+    assert "1 of 10 runs of rdrop and 0 of plain collapsed: up to 39 % of runs may" in comparison.sentence
 
 
 def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
@@ -361,7 +410,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--method", "addrop"], "method 'addrop' is listed 2 times"),
         (["--method", "adrop"], "did you mean 'addrop'"),
         (["--method", "addrop", "--seeds", "0"], "seeds is 0; it must be"),
-        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 5"),
+        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 10"),
         (["--method", "addrop", "--delta", "-1"], "delta of score is -1"),
         (["--method", "addrop", "--keep", "best"], "keep is 'best'"),
         (["--method", "addrop", "--resample"], "it needs --fraction, --shots or --max"),

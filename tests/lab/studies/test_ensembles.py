@@ -15,7 +15,7 @@ from attendrop.lab.records import StudyRecord
 from attendrop.lab.statistics.ensembles import jackknife_values, judge_gain
 from attendrop.lab.statistics.verdict import Question
 from attendrop.lab.studies.analysis.ensembles import ensembles_of, evidence, other_outcomes, score_of
-from attendrop.lab.studies.analysis.outcomes import Group
+from attendrop.lab.studies.analysis.groups import Group
 from attendrop.lab.tasks import METRICS, Task
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from scripts.simulate_ensembles import CASES, SEEDS, simulate

@@ -47,6 +47,11 @@ class TaskFigures:
     p: float | None
     p_adjusted: float | None
 
+    @property
+    def widest(self) -> Interval | None:
+        """The interval that the verdict follows from."""
+        return self.interval
+
 
 @dataclass(frozen=True)
 class TaskSummary(TaskFigures):

@@ -55,7 +55,7 @@ def make_pairs(values: Values, baseline: Values, resolution: float | None = None
             from the values.
     """
     shared = [seed for seed in baseline if seed in values]
-    whole = [seed for seed in shared if _is_finite(values[seed]) and _is_finite(baseline[seed])]
+    whole = [seed for seed in shared if is_finite(values[seed]) and is_finite(baseline[seed])]
     one, other = (np.array([of[seed] for seed in whole], float) for of in (values, baseline))
     return Pairs(
         differences=one - other,
@@ -65,7 +65,8 @@ def make_pairs(values: Values, baseline: Values, resolution: float | None = None
     )
 
 
-def _is_finite(value: float | None) -> bool:
+def is_finite(value: float | None) -> bool:
+    """Return whether a run gave a finite value."""
     return value is not None and math.isfinite(value)
 
 
@@ -108,12 +109,13 @@ def t_interval(differences: Floats, confidence: float = 0.95, resolution: float 
         confidence: How often the interval contains the true difference.
         resolution: The step in which the values move.
     """
-    mean, error = float(np.mean(differences)), _standard_error(differences, resolution)
+    mean, error = float(np.mean(differences)), standard_error(differences, resolution)
     reach = float(special.stdtrit(len(differences) - 1, (1 + confidence) / 2)) * error
     return mean - reach, mean + reach
 
 
-def _standard_error(differences: Floats, resolution: float) -> float:
+def standard_error(differences: Floats, resolution: float = 0.0) -> float:
+    """Return the standard error of the mean difference, see `deviation_of`."""
     return deviation_of(differences, resolution) / math.sqrt(len(differences))
 
 
@@ -133,7 +135,7 @@ def _tail(distance: float, differences: Floats, resolution: float) -> float:
 
     Differences without deviation give 0, 1/2 or 1.
     """
-    error = _standard_error(differences, resolution)
+    error = standard_error(differences, resolution)
     if error <= 1e-12 * abs(distance) or error == 0:
         return 0.5 * (1 - math.copysign(1.0, distance)) if distance else 0.5
     return float(special.stdtr(len(differences) - 1, -distance / error))

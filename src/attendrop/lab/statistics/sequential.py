@@ -2,9 +2,10 @@
 
 With a fixed number of seeds, a t test at 5 % gives a false alarm in 5 % of studies; with a look after each of 5 to 40
 seeds, in about 25 %. Here every look has its own, smaller level. The levels come from alpha spending (Lan and
-DeMets 1983): after n of N seeds, (n/N)^2 of the error rate is spent (the power family of Kim and DeMets 1987, between
-the boundaries of Pocock and of O'Brien and Fleming). The usual boundaries, for values of known deviation, would give
-5.5 % instead of 5 % here; the boundaries here are exact for the t test with normal differences.
+DeMets 1983): after n of N seeds, (n/N)^3 of the error rate is spent (the power family of Kim and DeMets 1987, close to
+the boundaries of O'Brien and Fleming: little is spent on few seeds, whose skewness nobody knows). The usual boundaries,
+for values of known deviation, would give too many false alarms; the boundaries here are exact for the t test with
+normal differences.
 
 Intervals at these levels are repeated confidence intervals (Jennison and Turnbull 1989): all of them together contain
 the true difference with the given confidence. So every conclusion from an interval, including "no difference",
@@ -22,6 +23,7 @@ from scipy import special
 
 from .paired import Floats, power_of
 
+FIRST_LOOK = 10  # seeds; with fewer, skewed differences give too many false alarms
 _CELLS = 64
 _ALPHAS = np.concatenate([np.geomspace(1e-6, 0.05, 12), [0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99]])
 
@@ -38,8 +40,8 @@ class SequentialDesign:
     """
 
     max_seeds: int = 40
-    first: int = 5
-    exponent: float = 2.0
+    first: int = FIRST_LOOK
+    exponent: float = 3.0
 
     def __post_init__(self) -> None:
         if not 2 <= self.first <= self.max_seeds:

@@ -1,24 +1,23 @@
 """The verdict on a method: helps, hurts, no difference, undecided, or too few seeds; with a sentence that says why.
 
-It is based on the interval of the mean difference and the corresponding t tests, corrected for the number of
-methods and, while seeds are being added, for the number of looks. The exact sign-flip test is shown beside it and does
-not affect the verdict: with five seeds its p is at least 1/16, so that no verdict would ever be possible, and with six
-to eight seeds it has much less power.
+It follows from the widest interval of the mean difference (`rules.py`), corrected for the number of methods and, while
+seeds are being added, for the number of looks; and it is withheld where too many runs may collapse. The exact
+sign-flip test is shown beside it and does not affect the verdict: with five seeds its p is at least 1/16, so that no
+verdict would ever be possible, and with six to eight seeds it has much less power.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ...utils.dataclass_json import to_json
 from .paired import (
     Interval,
     Pairs,
     Values,
-    deviation_of,
-    equivalence_test,
     holm,
     make_pairs,
     minimum_detectable_effect,
@@ -26,12 +25,15 @@ from .paired import (
     seeds_for_equivalence,
     seeds_to_detect,
     sign_flip_test,
-    t_interval,
-    t_test,
 )
-from .sentences import explain, explain_too_few
+from .rules import MOST_COLLAPSED, Collapses, Estimate, Items, collapsed_seeds, count_collapses, estimate_of
+from .sentences import explain, explain_early_stop, explain_too_few
 from .sequential import SequentialDesign
 
+Rules = Literal["first", "second"]
+Collapsed = Mapping[
+    str, Collection[Hashable]
+]  # method -> seeds of the runs that collapsed; the baseline's are among them
 Verdict = Literal["helps", "hurts", "no difference", "undecided", "too few seeds"]
 
 FEWEST_PAIRS = 5
@@ -47,6 +49,8 @@ class Question:
         confidence: Confidence of the intervals; 1 - confidence is the error rate of the verdicts.
         outcome: What the values are, for the sentence.
         baseline: Name of the baseline, for the sentence.
+        can_collapse: Whether a collapsed run has a bad value of this outcome; not so for the cost.
+        rules: Those of the "first" edition judge by Student's t over seeds alone, for pages that were published so.
     """
 
     delta: float
@@ -54,6 +58,8 @@ class Question:
     confidence: float = 0.95
     outcome: str = "score"
     baseline: str = "the baseline"
+    can_collapse: bool = True
+    rules: Rules = "second"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.delta) and self.delta >= 0):
@@ -72,8 +78,9 @@ class Figures:
 
     Attributes:
         difference: Mean of method minus baseline. None without a pair.
-        interval: Confidence interval of the difference. None with fewer than two pairs.
-        p: Two-sided p of the t test. None with fewer than two pairs.
+        interval: Confidence interval of the difference, for other seeds with these test examples. None with fewer than
+            two pairs.
+        p: Two-sided p that belongs to the widest interval. None with fewer than two pairs.
         p_adjusted: The same after the correction for the number of methods and looks. None with fewer than five pairs.
         p_sign_flip: P of the exact sign-flip test. None without a pair.
         p_equivalence: P of the test that the true difference is within ±delta, corrected in the same way.
@@ -83,6 +90,10 @@ class Figures:
         pairs: Number of seeds in which both runs gave a value.
         failed: Number of seeds left out because a run failed.
         unpaired: Number of seeds left out because only one of the two has run.
+        population: The interval for other seeds and other test examples. None if predictions are not known.
+        collapses: Collapsed runs of method and baseline. None for an outcome that no collapse changes.
+        does_not_hurt: Whether the method is shown not to be worse by delta: the whole widest interval is better than
+            -delta, and the share of runs that collapse is bounded. None without an interval.
     """
 
     difference: float | None
@@ -97,6 +108,14 @@ class Figures:
     pairs: int
     failed: int
     unpaired: int
+    population: Interval | None = field(default=None, kw_only=True)
+    collapses: Collapses | None = field(default=None, kw_only=True)
+    does_not_hurt: bool | None = field(default=None, kw_only=True)
+
+    @property
+    def widest(self) -> Interval | None:
+        """The interval that the verdict follows from."""
+        return self.interval if self.population is None else self.population
 
 
 @dataclass(frozen=True)
@@ -108,11 +127,13 @@ class Comparison(Figures):
         sentence: The verdict and its reasons in words.
         seeds_needed: Approximate number of further seeds that would settle it. None if it is decided, or no realistic
             number would.
+        decided_after: In a study that runs until it is decided, the number of pairs at the first look with a verdict.
     """
 
     verdict: Verdict
     sentence: str
     seeds_needed: int | None
+    decided_after: int | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; intervals are lists."""
@@ -125,8 +146,8 @@ def plain_fields(figures: Any) -> dict[str, Any]:
     Args:
         figures: The dataclass.
     """
-    values = {field.name: getattr(figures, field.name) for field in fields(figures)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    values: dict[str, Any] = to_json(figures)
+    return values
 
 
 def judge(
@@ -165,6 +186,8 @@ def judge_family(
     question: Question,
     resolution: float | None = None,
     design: SequentialDesign | None = None,
+    items: Mapping[str, Items | None] | None = None,
+    collapsed: Collapsed | None = None,
 ) -> dict[str, Comparison]:
     """Judge several methods against the same baseline; the error rate holds for all of them together.
 
@@ -175,63 +198,161 @@ def judge_family(
         resolution: The step in which the values move. None = inferred from the values of each pair of methods.
         design: The schedule of looks of a sequential study. P values are then corrected for the
             looks and by Bonferroni for the methods, instead of by Holm, and the intervals hold for all looks and
-            methods together. A verdict other than "undecided" is final: keep it, also if more seeds are run.
+            methods together. A verdict other than "undecided" is final, see `judge_looks`.
+        items: Method -> the noise of the test examples in its difference, from `items_of`.
+        collapsed: Method, or baseline -> the seeds of its collapsed runs. None = found in the values.
     """
+    second = question.rules == "second"
     pairs = {name: make_pairs(values, baseline, resolution) for name, values in methods.items()}
+    collapses = {
+        name: _collapses(values, baseline, name, question, pairs[name].resolution, collapsed)
+        if second and question.can_collapse
+        else None
+        for name, values in methods.items()
+    }
+    estimates = {
+        name: estimate_of(of, (items or {}).get(name), is_corrected=second, always=design is not None)
+        for name, of in pairs.items()
+        if len(of) > 1
+    }
     fewest = FEWEST_PAIRS if design is None else max(FEWEST_PAIRS, design.first)
-    tested = {name: of for name, of in pairs.items() if len(of) >= fewest}
-    raw = [t_test(of.differences, resolution=of.resolution) for of in tested.values()]
-    equivalence = [equivalence_test(of.differences, question.delta, of.resolution) for of in tested.values()]
+    tested = [name for name, of in pairs.items() if len(of) >= fewest]
+    raw = [estimates[name].p() for name in tested]
+    equivalence = [estimates[name].p_within(question.delta) for name in tested]
     if design is None:
         count = len(tested)
         adjusted, equivalence = holm(raw), holm(equivalence)
     else:
         count = len(methods)
-        sizes = [len(of) for of in tested.values()]
+        sizes = [len(pairs[name]) for name in tested]
         adjusted = [min(1.0, count * design.repeated_p(p, n)) for p, n in zip(raw, sizes, strict=True)]
         equivalence = [
             min(1.0, count * design.repeated_p(min(1.0, 2 * p), n) / 2) for p, n in zip(equivalence, sizes, strict=True)
         ]
     corrected = dict(zip(tested, zip(adjusted, equivalence, strict=True), strict=True))
     return {
-        name: _judge_pairs(name, of, question, corrected[name], count, design)
+        name: _judge_pairs(name, of, estimates[name], collapses[name], question, corrected[name], count, design)
         if name in corrected
-        else _without_verdict(name, of, question, fewest)
+        else _without_verdict(name, of, estimates.get(name), collapses[name], question, fewest)
         for name, of in pairs.items()
     }
 
 
+def judge_looks(
+    methods: Mapping[str, Values],
+    baseline: Values,
+    question: Question,
+    resolution: float | None,
+    design: SequentialDesign,
+    items: Mapping[str, Items | None] | None = None,
+    collapsed: Collapsed | None = None,
+) -> dict[str, Comparison]:
+    """Judge a study in which seeds were added until it was decided.
+
+    The verdict is that of the first look that had one, and the figures are of all seeds, with the interval of the last
+    look. All looks' intervals hold together, so that this one stays valid.
+
+    Args:
+        methods: Name of the method -> seed -> value, as for `judge_family`.
+        baseline: Seed -> value of the baseline, in the order in which the seeds ran.
+        question: What is asked.
+        resolution: The step in which the values move.
+        design: The schedule of looks.
+        items: Method -> the noise of the test examples in its difference.
+        collapsed: Method, or baseline -> the seeds of its collapsed runs.
+    """
+    seeds = list(baseline)
+    first: dict[str, Comparison] = {}
+    judged: dict[str, Comparison] = {}
+    for count in range(min(design.first, len(seeds)), len(seeds) + 1):
+        of_baseline = {seed: baseline[seed] for seed in seeds[:count]}
+        seen = {m: {s: v for s, v in values.items() if s in of_baseline} for m, values in methods.items()}
+        judged = judge_family(seen, of_baseline, question, resolution, design, items, collapsed)
+        for name, comparison in judged.items():
+            if is_decided(comparison.verdict):
+                first.setdefault(name, comparison)
+    return {name: _with_first(name, of, first.get(name), question) for name, of in judged.items()}
+
+
+def _with_first(name: str, last: Comparison, first: Comparison | None, question: Question) -> Comparison:
+    """Return the figures of the last look with the verdict of the first one that had any.
+
+    Not so if all seeds together say something else: another verdict, another direction, or too many collapsed runs.
+    """
+    if first is None:
+        return last
+    verdict = last.verdict if is_decided(last.verdict) else first.verdict
+    has_turned = (last.difference or 0.0) * (first.difference or 0.0) < 0 and verdict != "no difference"
+    if has_turned or (last.collapses and last.collapses.withholds(verdict)):
+        return last
+    sentence = explain_early_stop(name, question, last, verdict, first.pairs)
+    return replace(last, verdict=verdict, sentence=sentence, seeds_needed=None, decided_after=first.pairs)
+
+
+def is_decided(verdict: str) -> bool:
+    """Return whether no more seeds are needed."""
+    return verdict in ("helps", "hurts", "no difference")
+
+
+def _collapses(
+    values: Values, baseline: Values, name: str, question: Question, resolution: float, collapsed: Collapsed | None
+) -> Collapses:
+    if collapsed is None:
+        greater = question.greater_is_better
+        of_method, of_baseline = (collapsed_seeds(of, baseline, greater, resolution) for of in (values, baseline))
+    else:
+        of_method, of_baseline = (set(collapsed.get(of, ())) for of in (name, question.baseline))
+    return count_collapses(values, baseline, of_method, of_baseline)
+
+
 def _figures(
     pairs: Pairs,
+    estimate: Estimate | None,
+    collapses: Collapses | None,
     question: Question,
     level: float,
     power_level: float,
     corrected: tuple[float, float] | tuple[None, None],
 ) -> Figures:
     """Return the figures of the pairs, with an interval of confidence 1 - `level` and the effect at `power_level`."""
-    differences, resolution, n = pairs.differences, pairs.resolution, len(pairs)
+    differences, n = pairs.differences, len(pairs)
     sign = 1 if question.greater_is_better else -1
     improvement = probability_of_improvement(sign * differences, question.confidence) if n else (None, None)
+    bounds = None if estimate is None else estimate.interval(level)
     return Figures(
         difference=float(differences.mean()) if n else None,
-        interval=t_interval(differences, 1 - level, resolution) if n > 1 else None,
-        p=t_test(differences, resolution=resolution) if n > 1 else None,
+        interval=None if estimate is None else estimate.over_seeds(level),
+        p=None if estimate is None else estimate.p(),
         p_adjusted=corrected[0],
         p_sign_flip=sign_flip_test(differences) if n else None,
         p_equivalence=corrected[1],
         probability_of_improvement=improvement[0],
         probability_interval=improvement[1],
-        minimum_detectable_effect=(
-            minimum_detectable_effect(deviation_of(differences, resolution), n, alpha=power_level) if n > 1 else None
-        ),
+        minimum_detectable_effect=None if estimate is None else _detectable(estimate, n, power_level),
         pairs=n,
         failed=pairs.failed,
         unpaired=pairs.unpaired,
+        population=None if estimate is None or estimate.items is None else bounds,
+        collapses=collapses,
+        does_not_hurt=None if bounds is None else _is_harmless(bounds, collapses, question),
     )
 
 
-def _without_verdict(name: str, pairs: Pairs, question: Question, fewest: int) -> Comparison:
-    figures = _figures(pairs, question, question.alpha, question.alpha, (None, None))
+def _is_harmless(interval: Interval, collapses: Collapses | None, question: Question) -> bool:
+    worst = interval[0] if question.greater_is_better else -interval[1]
+    return worst > -question.delta and (collapses is None or collapses.bound <= MOST_COLLAPSED)
+
+
+def _detectable(estimate: Estimate, pairs: int, level: float) -> float:
+    """Return the true difference that is found with a power of 80 %, by seeds and test examples together."""
+    error = math.hypot(estimate.error, estimate.items.error if estimate.items else 0.0)
+    return minimum_detectable_effect(error * math.sqrt(pairs), pairs, alpha=level)
+
+
+def _without_verdict(
+    name: str, pairs: Pairs, estimate: Estimate | None, collapses: Collapses | None, question: Question, fewest: int
+) -> Comparison:
+    figures = _figures(pairs, estimate, collapses, question, question.alpha, question.alpha, (None, None))
     return Comparison(
         **vars(figures),
         verdict="too few seeds",
@@ -243,6 +364,8 @@ def _without_verdict(name: str, pairs: Pairs, question: Question, fewest: int) -
 def _judge_pairs(
     name: str,
     pairs: Pairs,
+    estimate: Estimate,
+    collapses: Collapses | None,
     question: Question,
     corrected: tuple[float, float],
     methods: int,
@@ -250,12 +373,15 @@ def _judge_pairs(
 ) -> Comparison:
     n, alpha = len(pairs), question.alpha
     level = alpha if design is None else design.level(n, alpha / methods)
-    figures = _figures(pairs, question, level, alpha / methods if design is None else level, corrected)
-    verdict = verdict_of(float(pairs.differences.mean()), *corrected, question)
-    needed = None
-    if verdict == "undecided":
-        needed = _more_seeds(figures, deviation_of(pairs.differences, pairs.resolution), question, alpha / methods)
-    sentence = explain(name, question, figures, verdict, needed, methods, design)
+    power_level = alpha / methods if design is None else level
+    figures = _figures(pairs, estimate, collapses, question, level, power_level, corrected)
+    verdict, needed = verdict_of(estimate.mean, *corrected, question), None
+    withheld = verdict if collapses and collapses.withholds(verdict) else None
+    if withheld and collapses:
+        verdict, needed = "undecided", collapses.more_seeds()
+    elif verdict == "undecided":
+        needed = _more_seeds(estimate, collapses, n, question, alpha / methods)
+    sentence = explain(name, question, figures, verdict, needed, methods, design, withheld)
     return Comparison(**vars(figures), verdict=verdict, sentence=sentence, seeds_needed=needed)
 
 
@@ -276,11 +402,20 @@ def verdict_of(difference: float, p: float, p_equivalence: float, question: Ques
     return "undecided"
 
 
-def _more_seeds(figures: Figures, deviation: float, question: Question, alpha: float) -> int | None:
-    """Return the number of further seeds that would show the observed difference, or equivalence within delta."""
-    assert figures.difference is not None
-    if abs(figures.difference) >= question.delta:
-        needed = seeds_to_detect(figures.difference, deviation, alpha=alpha)
-    else:
-        needed = seeds_for_equivalence(question.delta, deviation, alpha=alpha)
-    return None if needed is None else max(1, needed - figures.pairs)
+def _more_seeds(
+    estimate: Estimate, collapses: Collapses | None, pairs: int, question: Question, alpha: float
+) -> int | None:
+    """Return the number of further seeds that would show the observed difference, or equivalence within delta.
+
+    More seeds do not make the noise of the test examples smaller, so they must show what it leaves.
+    """
+    deviation, reach = estimate.error * math.sqrt(pairs), estimate.item_reach(alpha)
+    shows_difference = abs(estimate.mean) >= question.delta
+    distance = abs(estimate.mean) if shows_difference else question.delta
+    if distance <= reach:
+        return None
+    distance = math.sqrt(distance**2 - reach**2)
+    needed = (seeds_to_detect if shows_difference else seeds_for_equivalence)(distance, deviation, alpha=alpha)
+    if needed is None:
+        return None
+    return max(1, needed - pairs, 0 if shows_difference or collapses is None else collapses.more_seeds())

@@ -11,18 +11,18 @@ from pathlib import Path
 from ...errors import UserError
 from ..records import StudyRecord
 from ..report.analysis import Analysis
-from ..statistics.sequential import SequentialDesign
+from ..statistics.sequential import FIRST_LOOK, SequentialDesign
+from ..statistics.verdict import is_decided
 from ..tasks.metrics import is_share
 from ..tasks.outcomes import all_deltas
-from .analysis.build import analyse_records
-from .analysis.outcomes import group_records, is_decided, verdicts_of
+from .analysis.build import analyse_records, reader_of
+from .analysis.groups import Read, group_records
+from .analysis.outcomes import verdicts_of
 from .design import Design, RunSpec
 from .driver import Study, Watcher
 from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
 from .plan import Plan
-
-FIRST_LOOK = 5  # seeds at the first look
 
 
 class FixedSeeds:
@@ -55,12 +55,21 @@ class UntilDecided:
         looks: The schedule of looks, with the largest number of seeds.
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the verdicts.
+        read: Reads the outputs of a run.
     """
 
     total: int | None = None
 
-    def __init__(self, design: Design, looks: SequentialDesign, delta: float, confidence: float = 0.95) -> None:
+    def __init__(
+        self,
+        design: Design,
+        looks: SequentialDesign,
+        delta: float,
+        confidence: float = 0.95,
+        read: Read | None = None,
+    ) -> None:
         self._design, self._looks, self._delta, self._confidence = design, looks, delta, confidence
+        self._read = read
         self._cells = deque(design.cells)
         self._waiting: deque[RunSpec] = deque()
         self._records: list[StudyRecord] = []
@@ -102,7 +111,7 @@ class UntilDecided:
         mine = [r for r in self._records if (r.task, r.size) == self._cells[0]]
         group = group_records(mine, self._design.methods)[0]
         if group.finished:
-            verdicts = verdicts_of(group, self._design.baseline, self._delta, self._confidence, self._looks)
+            verdicts = verdicts_of(group, self._design.baseline, self._delta, self._confidence, self._looks, self._read)
             self._open = {method for method in self._open if not is_decided(verdicts[method])}
 
 
@@ -150,15 +159,16 @@ def compare(
     if max_seeds is not None:
         if max_seeds < FIRST_LOOK:
             raise UserError(f"max_seeds is {max_seeds}; it must be at least {FIRST_LOOK}, the seeds of the first look.")
-        looks = SequentialDesign(max_seeds=max_seeds, first=FIRST_LOOK)
+        looks = SequentialDesign(max_seeds=max_seeds)
     source: FixedSeeds | UntilDecided
     if looks is None:
         source = FixedSeeds(design, seeds)
     else:
-        source = UntilDecided(design, looks, every_delta["score"], confidence)
+        source = UntilDecided(design, looks, every_delta["score"], confidence, reader_of(folder))
     study = {
         **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
-        "delta": every_delta, "confidence": confidence, "command": command,
+        "first_look": None if looks is None else looks.first, "delta": every_delta, "confidence": confidence,
+        "command": command,
     }  # fmt: skip
     if plan is not None:
         study["plan"] = {"hash": plan.hash, **plan.content}

@@ -39,6 +39,7 @@ MAY_GROW = (
     "data",
     "seeds",
     "max_seeds",
+    "first_look",
     "trials",
 )  # these may grow when a study is resumed
 

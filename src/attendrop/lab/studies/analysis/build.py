@@ -29,9 +29,10 @@ from ...statistics.verdict import Question
 from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
+from .groups import Group, Read, group_records
 from .learned import unlearned, without_verdicts
 from .matched import with_controls
-from .outcomes import Group, compare, group_records, outcomes_of
+from .outcomes import compare, outcomes_of
 from .scope import scope_of, with_scope, with_scope_over_tasks
 
 
@@ -79,10 +80,12 @@ def analyse_records(
     methods = [m for m in study["methods"] if any(record.method == m for record in scored)]
     baseline = study["methods"][0]
     deltas, confidence = all_deltas(study.get("delta")), study.get("confidence", 0.95)
-    looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
+    looks, read = looks_of(study), reader_of(folder)
     groups = group_records([record for record in scored if record.method in methods], methods)
-    cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
-    ensembles, without = _ensembles(groups, folder, deltas["score"], confidence)
+    cells = [
+        cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks, read)
+    ]
+    ensembles, without = _ensembles(groups, read, deltas["score"], confidence)
     example = next((r for r in scored if r.is_finished), None)
     greater_is_better = example is None or example.greater_is_better
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
@@ -125,12 +128,17 @@ def analyse_records(
 
 
 def _cells(
-    group: Group, baseline: str, deltas: Mapping[str, float], confidence: float, looks: SequentialDesign | None
+    group: Group,
+    baseline: str,
+    deltas: Mapping[str, float],
+    confidence: float,
+    looks: SequentialDesign | None,
+    read: Read | None,
 ) -> list[Cell]:
     cells = []
     for part in group.parts:
         compared = {
-            outcome.name: compare(group, part, outcome, baseline, deltas[outcome.name], confidence, looks)
+            outcome.name: compare(group, part, outcome, baseline, deltas[outcome.name], confidence, looks, read)
             for outcome in outcomes_of(group, part)
         }
         example = next(record for record in group.finished if part in record.scores)
@@ -140,7 +148,7 @@ def _cells(
                 for name, results in compared.items()
             }
         else:
-            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks)
+            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks, read)
             compared["score"] = with_scope(scores, scope_of(group.finished))
         for method in group.runs:
             cells.append(
@@ -160,19 +168,44 @@ def _cells(
     return cells
 
 
-def _ensembles(
-    groups: Sequence[Group], folder: str | Path | None, delta: float, confidence: float
-) -> tuple[list[Ensemble], list[str]]:
-    """Return the ensembles of all groups, and sentences about those that cannot be made."""
+def looks_of(study: Mapping[str, Any]) -> SequentialDesign | None:
+    """Return the plan of looks of a study; those of its first edition began at five seeds and spent earlier.
+
+    Args:
+        study: Its configuration.
+    """
+    if (most := study.get("max_seeds")) is None:
+        return None
+    first = study.get("first_look")
+    return SequentialDesign(most, 5, 2.0) if first is None else SequentialDesign(most, first)
+
+
+def reader_of(folder: str | Path | None) -> Read | None:
+    """Return what reads the outputs of a run in the folder of a study; None without a folder."""
     from ...evaluation.outputs import read_outputs
-    from .ensembles import ensembles_of
 
     if folder is None:
+        return None
+    known: dict[str, Any] = {}
+
+    def read(run: StudyRecord) -> Mapping[str, Any]:
+        if run.id not in known:
+            known[run.id] = read_outputs(folder, run.id, run.outputs_checksum)
+        outputs: Mapping[str, Any] = known[run.id]
+        return outputs
+
+    return read
+
+
+def _ensembles(
+    groups: Sequence[Group], read: Read | None, delta: float, confidence: float
+) -> tuple[list[Ensemble], list[str]]:
+    """Return the ensembles of all groups, and sentences about those that cannot be made."""
+    from .ensembles import ensembles_of
+
+    if read is None:
         return [], []
-    made = [
-        ensembles_of(group, lambda run: read_outputs(folder, run.id, run.outputs_checksum), delta, confidence)
-        for group in groups
-    ]
+    made = [ensembles_of(group, read, delta, confidence) for group in groups]
     return [row for rows, _ in made for row in rows], [note for _, notes in made for note in notes]
 
 

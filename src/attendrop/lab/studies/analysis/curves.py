@@ -11,7 +11,7 @@ from ...records import StudyRecord
 from ...report.analysis import Curves, Numbers, Series
 from ...statistics.paired import t_interval
 from ...tasks.metrics import limits_of
-from .outcomes import Group
+from .groups import Group
 
 
 def curves_of(group: Group, method: str, confidence: float) -> Curves:

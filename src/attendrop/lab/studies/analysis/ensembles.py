@@ -7,24 +7,22 @@ about one model, and an ensemble costs as many forward passes as it has members.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...evaluation.outputs import Outputs
-from ...records import StudyRecord
 from ...report.analysis import Ensemble
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
 from ...tasks.kinds import KINDS, Members
 from ...tasks.metrics import METRICS, is_share
 from ...tasks.outcomes import OUTCOMES
-from .outcomes import Group
+from .groups import Group, Read
 
 Array = npt.NDArray[Any]
-Read = Callable[[StudyRecord], Mapping[str, Outputs]]  # a run -> outputs of its model, by part
 
 
 def evidence(outputs: Outputs, place: int = 0) -> Array:
@@ -34,7 +32,7 @@ def evidence(outputs: Outputs, place: int = 0) -> Array:
         outputs: The outputs of the member.
         place: Its number among the members; ties are broken in favour of earlier ones.
     """
-    return _members(outputs).evidence(outputs, outputs.values.astype(float), place)
+    return members_of(outputs).evidence(outputs, outputs.values.astype(float), place)
 
 
 def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
@@ -45,7 +43,7 @@ def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
         outputs: The outputs and references of one of them.
         metric: The name of the metric.
     """
-    return METRICS[metric](*_members(outputs).predicted(mean, outputs))
+    return METRICS[metric](*members_of(outputs).predicted(mean, outputs))
 
 
 def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
@@ -55,10 +53,11 @@ def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
         mean: The mean evidence of its members.
         outputs: The outputs and references of one of them.
     """
-    return _members(outputs).outcomes(mean, outputs.gold)
+    return members_of(outputs).outcomes(mean, outputs.gold)
 
 
-def _members(outputs: Outputs) -> Members:
+def members_of(outputs: Outputs) -> Members:
+    """Return how the outputs of several models are averaged and scored."""
     members = KINDS[outputs.kind].members
     assert members is not None
     return members

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...report.analysis import Agreement, Disagreement
-from .outcomes import Group
+from .groups import Group
 
 MOST = 20  # disagreements of each task that are shown
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from ...records import StudyRecord
 from ...report.analysis import Result
-from .outcomes import Group
+from ...statistics.rules import collapsed_seeds
+from .groups import Group
 
 
 def has_learned(record: StudyRecord, part: str) -> bool:
@@ -42,6 +43,25 @@ def unlearned(group: Group, part: str) -> str:
     )
 
 
+def collapsed_runs(group: Group, part: str, baseline: str) -> dict[str, set[Hashable]]:
+    """Return the seeds of the runs of each method that failed, learned nothing or are far worse than the others.
+
+    Args:
+        group: The runs of all methods.
+        part: The part of the data.
+        baseline: The baseline.
+    """
+    example = next(record for record in group.finished if part in record.scores)
+    scores: dict[str, dict[Hashable, float | None]] = {
+        m: {s: r.score(part) if r.is_finished else None for s, r in of.items()} for m, of in group.runs.items()
+    }
+    return {
+        method: collapsed_seeds(of, scores[baseline], example.greater_is_better)
+        | {seed for seed, record in group.runs[method].items() if record.is_finished and not has_learned(record, part)}
+        for method, of in scores.items()
+    }
+
+
 def without_verdicts(results: Mapping[str, Result], sentence: str) -> dict[str, Result]:
     """Return results with the same figures, whose verdicts are open.
 
@@ -53,7 +73,9 @@ def without_verdicts(results: Mapping[str, Result], sentence: str) -> dict[str, 
         method: dataclasses.replace(
             result,
             comparison=result.comparison
-            and dataclasses.replace(result.comparison, verdict="undecided", sentence=sentence, seeds_needed=None),
+            and dataclasses.replace(
+                result.comparison, verdict="undecided", sentence=sentence, seeds_needed=None, does_not_hurt=None
+            ),
         )
         for method, result in results.items()
     }

@@ -15,7 +15,8 @@ from ...report.analysis import Result
 from ...statistics.sequential import SequentialDesign
 from ...tasks.outcomes import OUTCOMES
 from ..design import FROZEN, LENGTH_AND_RATE, is_control
-from .outcomes import Group, compare
+from .groups import Group, Read
+from .outcomes import compare
 
 _WORDS = {"learning_rate": "learning rate {:.3g}", "num_train_epochs": "{:g} epochs", "max_steps": "{:g} steps"}
 
@@ -28,6 +29,7 @@ def with_controls(
     delta: float,
     confidence: float,
     looks: SequentialDesign | None,
+    read: Read | None = None,
 ) -> dict[str, Result]:
     """Return results on the score, whose comparisons say where a contender is not trained like the baseline.
 
@@ -39,6 +41,7 @@ def with_controls(
         delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
         looks: The plan of looks, if there is one.
+        read: Reads the outputs of a run.
     """
     trained = {method: _training(group, method) for method in group.runs}
     controls = [method for method in group.runs if method != baseline and is_control(method, baseline)]
@@ -56,7 +59,7 @@ def with_controls(
             text += ": the difference is that of both together (--matched adds the baseline that is trained alike)."
         else:
             pair = Group(group.task, group.size, {same: group.runs[same], method: group.runs[method]})
-            against = compare(pair, part, OUTCOMES["score"], same, delta, confidence, looks)[method].comparison
+            against = compare(pair, part, OUTCOMES["score"], same, delta, confidence, looks, read)[method].comparison
             assert against is not None
             text += f". Compared with {same}, which is trained alike: {against.sentence}"
         sentence = f"{result.comparison.sentence} {text}"

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable
 
 import numpy as np
 
-from ...records import StudyRecord
 from ...report.analysis import Result
 from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
-from ...statistics.verdict import Comparison, Question, judge_family
+from ...statistics.verdict import Question, judge_family, judge_looks
 from ...tasks.metrics import is_share, limits_of
 from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
+from .groups import Group, Read
+from .items import items_of_group
+from .learned import collapsed_runs
 
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
-
-
-@dataclass
-class Group:
-    """The runs of one task with one amount of training data.
-
-    Attributes:
-        task: The task.
-        size: The amount of training data.
-        runs: Method -> seed -> record.
-    """
-
-    task: str
-    size: str
-    runs: dict[str, dict[int, StudyRecord]] = field(default_factory=dict)
-
-    @property
-    def records(self) -> list[StudyRecord]:
-        return [record for seeds in self.runs.values() for record in seeds.values()]
-
-    @property
-    def finished(self) -> list[StudyRecord]:
-        return [record for record in self.records if record.is_finished]
-
-    @property
-    def parts(self) -> list[str]:
-        """The parts of the data that were scored, validation first."""
-        return list(dict.fromkeys(part for record in self.finished for part in record.scores))
-
-
-def group_records(records: Sequence[StudyRecord], methods: Sequence[str]) -> list[Group]:
-    """Group records by task and amount of data.
-
-    Args:
-        records: The records.
-        methods: The methods in the order of the study.
-    """
-    groups: dict[tuple[str, str], Group] = {}
-    for record in records:
-        key = (record.task, record.size)
-        group = groups.setdefault(key, Group(*key, {method: {} for method in methods}))
-        group.runs[record.method][record.seed] = record
-    for group in groups.values():
-        group.runs = {method: dict(sorted(seeds.items())) for method, seeds in group.runs.items()}
-    return list(groups.values())
 
 
 def values_of(group: Group, method: str, part: str, outcome: Outcome) -> Values:
@@ -84,6 +40,7 @@ def compare(
     delta: float,
     confidence: float,
     looks: SequentialDesign | None = None,
+    read: Read | None = None,
 ) -> dict[str, Result]:
     """Compare all methods with the baseline on one outcome.
 
@@ -95,6 +52,7 @@ def compare(
         delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
         looks: The plan of looks, if seeds were added until the methods were decided.
+        read: Reads the outputs of a run; None = only predictions in records are known.
 
     Returns:
         Method -> its result.
@@ -110,11 +68,18 @@ def compare(
         confidence=confidence,
         outcome=str(example.metric) if is_score else outcome.phrase or outcome.label,
         baseline=baseline,
+        can_collapse=not outcome.is_relative,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     examples = example.examples.get(part)
     resolution = 1 / examples if is_score and is_share(str(example.metric)) and examples else None
-    judged = _judge(others, values[baseline], question, resolution, looks)
+    items = items_of_group(group, part, outcome, baseline, read)
+    known = (others, values[baseline], question, resolution)
+    collapsed = collapsed_runs(group, part, baseline)
+    if looks is None:
+        judged = judge_family(*known, items=items, collapsed=collapsed)
+    else:
+        judged = judge_looks(*known, looks, items, collapsed)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
@@ -125,35 +90,13 @@ def compare(
     }
 
 
-def _judge(
-    methods: dict[str, Values],
-    baseline: Values,
-    question: Question,
-    resolution: float | None,
-    looks: SequentialDesign | None,
-) -> dict[str, Comparison]:
-    """Return the comparison of each method. With looks it is that of the first look at which the method was decided."""
-    if looks is None:
-        return judge_family(methods, baseline, question, resolution)
-    seeds = list(baseline)  # in ascending order
-    final: dict[str, Comparison] = {}
-    for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
-        known = set(seeds[:count])
-        seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
-        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
-        for method, comparison in judged.items():
-            if method not in final or not is_decided(final[method].verdict):
-                final[method] = comparison
-    return final
-
-
-def is_decided(verdict: str) -> bool:
-    """Return whether no more seeds are needed."""
-    return verdict in ("helps", "hurts", "no difference")
-
-
 def verdicts_of(
-    group: Group, baseline: str, delta: float, confidence: float, looks: SequentialDesign | None = None
+    group: Group,
+    baseline: str,
+    delta: float,
+    confidence: float,
+    looks: SequentialDesign | None = None,
+    read: Read | None = None,
 ) -> dict[str, str]:
     """Return the verdict on the validation score of each method.
 
@@ -163,8 +106,9 @@ def verdicts_of(
         delta: The smallest difference that matters.
         confidence: Confidence of the verdicts.
         looks: The plan of looks, if seeds are added until the methods are decided.
+        read: Reads the outputs of a run.
     """
-    compared = compare(group, "validation", OUTCOMES["score"], baseline, delta, confidence, looks)
+    compared = compare(group, "validation", OUTCOMES["score"], baseline, delta, confidence, looks, read)
     return {method: of.comparison.verdict for method, of in compared.items() if of.comparison}
 
 
