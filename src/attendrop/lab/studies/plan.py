@@ -22,7 +22,19 @@ from ..tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
 from .design import Design, make_design
 
 SCHEMA = 1
-_DESIGN = ("settings", "methods", "tasks", "data", "sizes", "keep", "resample", "first_seed", "same_head")
+_DESIGN = (
+    "settings",
+    "methods",
+    "tasks",
+    "data",
+    "sizes",
+    "keep",
+    "resample",
+    "first_seed",
+    "same_head",
+    "score_on",
+    "score_epochs",
+)
 _STUDY = (*_DESIGN, "seeds", "max_seeds", "delta", "confidence")
 _NEEDED = ("primary", "settings", "methods", "sizes", "keep", "resample", "first_seed", "delta", "confidence")
 _HEAD = "# The plan of a comparison: `attendrop compare --plan FILE` runs it. Its hash is {hash}.\n"
