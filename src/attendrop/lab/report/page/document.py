@@ -116,8 +116,8 @@ def _protocol(analysis: Analysis) -> str:
 def _plan(analysis: Analysis) -> str:
     if not analysis.plan:
         return ""
-    first, *found = analysis.plan
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+    first, *deviations = analysis.plan
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in deviations)
     return f'<p class="protocol">{escape(first)}</p>{f"<ul>{items}</ul>" if items else ""}'
 
 

@@ -292,13 +292,13 @@ def _plan(study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]
     if not (written := study.get("plan")):
         return []
     plan = Plan({name: value for name, value in written.items() if name != "hash"})
-    found = deviations(plan, study, records)
+    listed = deviations(plan, study, records)
     label = OUTCOMES[plan.primary].label
     first = (
         f"Planned before the first run (plan {plan.hash}): the primary outcome is the {label}, and verdicts on all "
-        f"others are exploratory. {'Deviations from the plan:' if found else 'There is no deviation from the plan.'}"
+        f"others are exploratory. {'Deviations from the plan:' if listed else 'There is no deviation from the plan.'}"
     )
-    return [first, *found]
+    return [first, *listed]
 
 
 def _notes(records: Sequence[StudyRecord]) -> list[str]:
