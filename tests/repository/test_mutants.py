@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attendrop.methods import METHODS
 
-
+ROOT = Path(__file__).parents[2]
 
 _SCRIPT = runpy.run_path(str(ROOT / "tests" / "scripts" / "mutants.py"))
 MUTANTS: dict[str, list[tuple[str, str, str]]] = _SCRIPT["MUTANTS"]
