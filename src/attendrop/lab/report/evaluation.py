@@ -120,8 +120,8 @@ def scaling_sentence(evaluation: Mapping[str, SplitEvaluation]) -> str:
     Args:
         evaluation: Part of the data -> its evaluation.
     """
-    found = (of.calibration.temperature for of in evaluation.values() if of.calibration is not None)
-    temperature = next((value for value in found if value != 1), None)
+    temperatures = (of.calibration.temperature for of in evaluation.values() if of.calibration is not None)
+    temperature = next((value for value in temperatures if value != 1), None)
     if temperature is None:
         return ""
     return (

@@ -53,7 +53,7 @@ def choose_confidence(
     """
     order = np.argsort(-np.asarray(confidence, float), kind="stable")
     sorted_confidence, right = np.asarray(confidence, float)[order], np.asarray(is_right, bool)[order]
-    examples, found = len(order), None
+    examples, selection = len(order), None
     steps = max(1, math.ceil(math.log2(max(examples, 2))))
     low, high = 1, examples
     for _ in range(steps):
@@ -63,10 +63,10 @@ def choose_confidence(
         errors = int((~right[:count]).sum())
         most = float(beta.ppf(1 - delta / steps, errors + 1, count - errors)) if errors < count else 1.0
         if most <= 1 - accuracy:
-            low, found = middle, Selection(float(threshold), count / examples, 1 - errors / count)
+            low, selection = middle, Selection(float(threshold), count / examples, 1 - errors / count)
         else:
             high = middle
-    return found
+    return selection
 
 
 def least_examples(accuracy: float, examples: int, delta: float = DELTA) -> int:
