@@ -73,7 +73,7 @@ def rows(name: str = "minilm") -> list[Row]:
     Args:
         name: The name of the model in the files.
     """
-    found = []
+    made = []
     for task in TASKS:
         here = [row for row in rows_of(PART, name) if row["task"] == task]
         of = {s: scores_of([row for row in here if row["setting"] == s]) for s in ("", *SETTINGS)}
@@ -86,13 +86,13 @@ def rows(name: str = "minilm") -> list[Row]:
             again = np.append(differences[:, drawn].var(-1, ddof=1).mean(0), variance)  # the last one is that found
             usual = usual if len(usual) else again
             low, high = (float(value) for value in np.quantile((usual / again)[:-1], (0.025, 0.975)))
-            found.append(
+            made.append(
                 Row(
                     task, scored, epochs, 100 * float(differences.mean()), 100 * variance**0.5,
                     float((usual / again)[-1]), (low, high), seeds_for_equivalence(DELTA, variance**0.5),
                 )
             )  # fmt: skip
-    return found
+    return made
 
 
 def markdown() -> str:

@@ -344,7 +344,7 @@ def test_answer_begins_with_what_helps_everywhere(study: Path) -> None:
 
 
 def test_seeds_for_a_decision_are_computed_from_the_scores_of_all_epochs() -> None:
-    found = {(of.task, of.scored, of.epochs): of for of in seeds.rows("minilm")}
+    by_way = {(of.task, of.scored, of.epochs): of for of in seeds.rows("minilm")}
     here = [row for row in parts.rows_of(protocols.PART, "minilm") if row["task"] == "glue/rte"]
     by_hand: dict[tuple[str, int], float] = {}
     for row in here:
@@ -353,7 +353,7 @@ def test_seeds_for_a_decision_are_computed_from_the_scores_of_all_epochs() -> No
         by_hand[row["setting"], int(row["seed"])] = statistics.fmean(scores)
     pairs = [[by_hand[s, n] - by_hand["", n] for n in range(protocols.METHOD_SEEDS)] for s in protocols.SETTINGS]
     variance = statistics.fmean(statistics.variance(of) for of in pairs)
-    row = found["glue/rte", "all", 3]
+    row = by_way["glue/rte", "all", 3]
     assert row.deviation == pytest.approx(100 * variance**0.5)
     assert row.difference == pytest.approx(100 * statistics.fmean(d for of in pairs for d in of))
-    assert row.times == pytest.approx((found["glue/rte", "dev", 1].deviation / row.deviation) ** 2)
+    assert row.times == pytest.approx((by_way["glue/rte", "dev", 1].deviation / row.deviation) ** 2)

@@ -278,15 +278,15 @@ def _check_epochs(spec: RunSpec, arguments: Any) -> None:
     """Refuse a run with fewer epochs, or evaluations of them, than are scored."""
     if spec.score_epochs == 1 or spec.is_frozen:
         return
-    found = f"score_epochs is {spec.score_epochs}, and {spec.method} has"
+    reason = f"score_epochs is {spec.score_epochs}, and {spec.method} has"
     if arguments.max_steps > 0 or arguments.eval_strategy != "epoch":
         raise UserError(
-            f"{found} max_steps {arguments.max_steps} and eval_strategy {arguments.eval_strategy.value!r}; it needs "
+            f"{reason} max_steps {arguments.max_steps} and eval_strategy {arguments.eval_strategy.value!r}; it needs "
             "runs whose length is num_train_epochs, and an evaluation after each epoch."
         )
     if math.ceil(arguments.num_train_epochs) < spec.score_epochs:
         raise UserError(
-            f"{found} num_train_epochs {arguments.num_train_epochs:g}; it must be at most the number of epochs."
+            f"{reason} num_train_epochs {arguments.num_train_epochs:g}; it must be at most the number of epochs."
         )
 
 
