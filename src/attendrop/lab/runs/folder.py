@@ -13,10 +13,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...errors import UserError, on_one_line
+from ...errors import UserError
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
-from ...utils.files import json_text, load_json, write_json, write_whole
+from ...utils.files import json_text, write_json, write_whole
 from ...utils.lock import LOCK_FILE
 from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_model
 from ..evaluation.evaluator import EVALUATION_FILE
@@ -261,9 +261,4 @@ def read_record(folder: str | Path) -> FolderRecord:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
-    try:
-        return FolderRecord.from_json(load_json(path))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
-        ) from None
+    return FolderRecord.read(path, "copy it again, or train again")
