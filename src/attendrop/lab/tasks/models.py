@@ -21,9 +21,9 @@ from .catalogue import Task
 from .dropout import set_dropout
 from .hub import error_chain, is_path, offline_if_unreachable
 from .kinds import kind_of
+from .max_length import own_length
 from .modalities import modality_of
 from .pooling import AUTO, OWN_HEAD, choose_pooling, set_pooling
-from .positions import own_length
 
 T = TypeVar("T")
 
