@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from ...errors import UserError
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
-from ...utils.files import json_text, write_json, write_whole
+from ...utils.files import json_text, load_json, write_json, write_whole
 from ...utils.lock import LOCK_FILE
 from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_model
 from ..evaluation.evaluator import EVALUATION_FILE
