@@ -83,7 +83,7 @@ def rows(name: str = "minilm") -> list[Row]:
             plain = score_of(of[""], task, scored, epochs)
             differences = np.array([score_of(of[s], task, scored, epochs) - plain for s in SETTINGS])
             variance = float(differences.var(-1, ddof=1).mean())
-            again = np.append(differences[:, drawn].var(-1, ddof=1).mean(0), variance)  # the last one is that found
+            again = np.append(differences[:, drawn].var(-1, ddof=1).mean(0), variance)  # the last one is no draw
             usual = usual if len(usual) else again
             low, high = (float(value) for value in np.quantile((usual / again)[:-1], (0.025, 0.975)))
             made.append(
