@@ -114,12 +114,12 @@ def compare(
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     examples = example.examples.get(part)
     resolution = 1 / examples if is_score and is_share(str(example.metric)) and examples else None
-    judged = _judge(others, values[baseline], question, resolution, looks)
+    comparisons = _judge(others, values[baseline], question, resolution, looks)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
             *_mean(seeds, confidence, limits_of(str(example.metric)) if is_score else outcome.limits),
-            None if method == baseline else judged[method],
+            None if method == baseline else comparisons[method],
         )
         for method, seeds in values.items()
     }
@@ -140,8 +140,8 @@ def _judge(
     for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
         known = set(seeds[:count])
         seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
-        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
-        for method, comparison in judged.items():
+        comparisons = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
+        for method, comparison in comparisons.items():
             if method not in final or not is_decided(final[method].verdict):
                 final[method] = comparison
     return final
