@@ -27,10 +27,14 @@ from .run_yaml import write_yaml
 from .settings import RunConfig
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
+_ATTENDOUT_RUN, _ATTENDOUT_FIGURE = "attendout_run.json", "attendout.png"
 
 # Everything that a run writes into its output folder, as regular expressions. `--overwrite` deletes nothing else.
 _WRITTEN = (
-    *map(re.escape, (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", "regularizers.json")),
+    *map(
+        re.escape,
+        (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", _ATTENDOUT_FIGURE, "regularizers.json"),
+    ),
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
     *(rf"{method}_run\.json" for method in method_names()),
     r"predictions_test\w*\.csv",
@@ -233,12 +237,22 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)
+    if (folder / _ATTENDOUT_RUN).is_file():
+        _plot_attendout(folder, record)
     write_card(folder, record)
     content = json_text(record.to_json())
     outputs = folder / OUTPUTS_FILE
     further = {OUTPUTS_FILE: outputs.read_bytes()} if outputs.is_file() else {}
     seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode(), **further})
     write_whole(folder / RECORD_FILE, content)
+
+
+def _plot_attendout(folder: Path, record: FolderRecord) -> None:
+    """Draw the drop probability of each layer, and the scores of the attacker and the defender."""
+    from ..report.attendout_figure import plot_run
+
+    if history := load_json(folder / _ATTENDOUT_RUN):
+        plot_run(history, folder / _ATTENDOUT_FIGURE, record.history, metric=str(record.metric))
 
 
 def mark_unfinished(folder: Path) -> None:

@@ -18,7 +18,7 @@ from ...utils.files import write_whole
 from ...utils.secrets import is_secret
 from ..records import StudyRecord
 from ..runs.run_yaml import read_yaml
-from ..tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
+from ..tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
 from .design import Design, make_design
 
 SCHEMA = 1
@@ -54,7 +54,7 @@ class Plan:
 
 
 def make_plan(
-    design: Design, seeds: int | None, max_seeds: int | None, deltas: Mapping[str, float], primary: str = "score"
+    design: Design, seeds: int | None, max_seeds: int | None, deltas: Mapping[str, float], primary: str = SCORE.name
 ) -> Plan:
     """Return the plan of a comparison.
 

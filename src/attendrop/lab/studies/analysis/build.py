@@ -26,7 +26,7 @@ from ...report.analysis import (
 )
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
-from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .learned import unlearned, without_verdicts
@@ -82,7 +82,7 @@ def analyse_records(
     looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
     groups = group_records([record for record in scored if record.method in methods], methods)
     cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
-    ensembles, without = _ensembles(groups, folder, deltas["score"], confidence)
+    ensembles, without = _ensembles(groups, folder, deltas[SCORE.name], confidence)
     example = next((r for r in scored if r.is_finished), None)
     greater_is_better = example is None or example.greater_is_better
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
@@ -140,8 +140,8 @@ def _cells(
                 for name, results in compared.items()
             }
         else:
-            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks)
-            compared["score"] = with_scope(scores, scope_of(group.finished))
+            scores = with_controls(compared[SCORE.name], group, part, baseline, deltas[SCORE.name], confidence, looks)
+            compared[SCORE.name] = with_scope(scores, scope_of(group.finished))
         for method in group.runs:
             cells.append(
                 Cell(
@@ -233,7 +233,7 @@ def heatmaps(cells: Sequence[Cell], methods: Sequence[str]) -> list[Heatmap]:
             continue
         for task, size in dict.fromkeys((cell.task, cell.size) for cell in cells):
             score = {
-                cell.method: cell.outcomes["score"]
+                cell.method: cell.outcomes[SCORE.name]
                 for cell in cells
                 if (cell.task, cell.size, cell.part) == (task, size, "validation")
             }

@@ -6,8 +6,8 @@ A kind is made of parts. Each is a small class that a module of a kind extends w
     Reading     the user's files: columns, labels, rows that cannot be used       reading.py
     Encoder     texts → token ids                                                 encoder.py
     Codec       labels → numbers, outputs of the Trainer → predictions, metrics   codec.py
-    Answers     predictions and gold answers of a split: losses, probabilities, baseline, columns  answers.py
-    LinearHead  a linear model of features: a baseline, and the first weights of a head           heads.py
+    Answers     predictions and gold answers of a split: losses, columns      answers.py
+    LinearHead  a linear model of features: a baseline, and the first weights of a head    heads.py
     Members     what is stored of a run so that seeds can be averaged             members.py
     Snippet     lines of Python on the card that use the model                    snippets.py
 """
