@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from ...utils.dataclass_json import from_json, to_json
 from .evaluation import BaselineScores, SplitEvaluation
 from .older import folder_record_from_1, study_record_from_1
+from .schema import Stored
 
-SCHEMA = 2
 STATUSES = ("finished", "failed", "stopped")  # of runs whose record is written
 CHECKED = "checked"  # the status of a run that was only checked
 
@@ -119,7 +118,7 @@ class Averaged:
 
 
 @dataclass(kw_only=True)
-class RunRecord:
+class RunRecord(Stored):
     """The record of a run.
 
     Attributes:
@@ -153,34 +152,6 @@ class RunRecord:
     scores: Scores = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     cost: Cost = field(default_factory=Cost)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as values that JSON has, with the number of the schema."""
-        return {"schema": SCHEMA, **to_json(self, keeps_nan=True)}
-
-    @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """Read what `to_json` returned, or a record of an earlier schema.
-
-        Args:
-            content: The record, as JSON gave it.
-
-        Raises:
-            ValueError: It is not a record. The message names the first part that is missing or wrong.
-        """
-        if not isinstance(content, Mapping):
-            raise ValueError(f"it holds a {type(content).__name__}")
-        schema = content.get("schema", 1)
-        if schema == 1:
-            content = cls._from_schema_1(content)
-        elif schema != SCHEMA:
-            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
-        record: Self = from_json(cls, content, "it")
-        return record
-
-    @classmethod
-    def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise NotImplementedError
 
     def score(self, part: str, metric: str | None = None) -> float | None:
         """Return a score; None if the run has none.

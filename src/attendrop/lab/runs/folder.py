@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...errors import UserError, on_one_line
+from ...errors import UserError
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
 from ...utils.files import json_text, load_json, write_json, write_whole
@@ -275,9 +275,4 @@ def read_record(folder: str | Path) -> FolderRecord:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
-    try:
-        return FolderRecord.from_json(load_json(path))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
-        ) from None
+    return FolderRecord.read(path, "copy it again, or train again")

@@ -13,6 +13,7 @@ from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from ...methods._own import checksum, sources
 from ...utils.checks import check_choice
+from ..records import StudyConfiguration
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
@@ -75,14 +76,14 @@ def read_contender(text: str) -> Contender:
     return Contender(text.strip(), methods, settings)
 
 
-def code_of(methods: Sequence[str]) -> dict[str, dict[str, str]]:
+def checksums_of_files(methods: Sequence[str]) -> dict[str, str]:
     """Return the checksums of the files of one's own methods, for study.json; empty if there are none.
 
     Args:
         methods: The contenders, as the user wrote them.
     """
     files = sources(name for method in methods for name in parse_contender(method).methods)
-    return {"method_files": {os.path.normpath(file): checksum(text) for file, text in files.items()}} if files else {}
+    return {os.path.normpath(file): checksum(text) for file, text in files.items()}
 
 
 def matched_controls(methods: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
@@ -218,13 +219,27 @@ class Design:
             code=sources(contender.methods),
         )  # fmt: skip
 
+    def configuration(self, **more: Any) -> StudyConfiguration:
+        """Return the configuration of a study with this design.
+
+        Args:
+            **more: Its other fields.
+        """
+        return StudyConfiguration(
+            methods=[*self.methods], settings=dict(self.settings), tasks=[*self.tasks], sizes=[*self.sizes],
+            data={name: dict(own) for name, own in self.data.items()}, keep=self.keep, resample=self.resample,
+            first_seed=self.first_seed, same_head=self.same_head or None, method_files=checksums_of_files(self.methods),
+            **more,
+        )  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
         for name in ("same_head", "data"):
             if not values[name]:
                 del values[name]  # keeps the configuration of older studies unchanged
-        return {**values, **code_of(self.methods)}
+        files = checksums_of_files(self.methods)
+        return {**values, "method_files": files} if files else values
 
 
 def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:

@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import write_whole
 from ...utils.secrets import is_secret
-from ..records import StudyRecord
+from ..records import StudyConfiguration, StudyRecord
 from ..runs.run_yaml import read_yaml
 from ..tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
 from .design import Design, make_design
@@ -176,7 +176,7 @@ def changed_by_flags(plan: Plan, given: Mapping[str, Any], path: str, may_deviat
     return wanted
 
 
-def deviations(plan: Plan, study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+def deviations(plan: Plan, study: StudyConfiguration, records: Sequence[StudyRecord]) -> list[str]:
     """Return one sentence for each deviation of a study from its plan.
 
     Args:
@@ -184,8 +184,8 @@ def deviations(plan: Plan, study: Mapping[str, Any], records: Sequence[StudyReco
         study: The configuration of the study.
         records: The records of its runs.
     """
-    study = json.loads(json.dumps(dict(study), default=str))
-    now = {name: study.get(name) for name in _STUDY}
+    done = json.loads(json.dumps(study.to_json(), default=str))
+    now = {name: done.get(name) for name in _STUDY}
     sentences = [f"{name} is {value}, and was planned as {was}" for name, was, value in _differences(plan.study(), now)]
     without = sum(record.plan != plan.hash for record in records)
     sentences += [f"{without} runs do not belong to this plan"] * (without > 0)

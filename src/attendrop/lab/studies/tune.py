@@ -367,9 +367,8 @@ def tune(
 
     folder = Path(folder)
     total = len(config.spaces) * (config.trials * config.repeats + 2 * config.final_seeds)
-    configuration = {**config.description(), "command": command}
     shared = None if storage is None else open_storage(folder, storage)  # refused before anything is written
-    made = Study(folder, configuration, may_grow=MAY_GROW, retry_failed=retry_failed, watcher=watcher)
+    made = Study(folder, config.configuration(command), may_grow=MAY_GROW, retry_failed=retry_failed, watcher=watcher)
     with _removed_if_refused(folder), made as study:
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
