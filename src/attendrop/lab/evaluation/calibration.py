@@ -18,7 +18,7 @@ def calibration_of(answers: Answers, temperature: float) -> Calibration:
     """Return how well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`).
 
     Args:
-        answers: What a model predicted on a split, with what is right.
+        answers: The predictions of a model on a split, with the gold answers.
         temperature: The logits are divided by it.
     """
     logits, gold = answers.scored()

@@ -114,7 +114,7 @@ def _calibration_rows(part: str, of: Probabilities, has_loss: bool = False) -> l
 
 
 def scaling_sentence(evaluation: Mapping[str, SplitEvaluation]) -> str:
-    """Return what the scores that begin with `scaled` are; empty if there are none.
+    """Explain the scores that begin with `scaled`; empty if there are none.
 
     Args:
         evaluation: Part of the data -> its evaluation.
