@@ -249,7 +249,7 @@ class Analysis:
         ensembles: The ensembles of the seeds.
         runs: The runs.
         searched: The number of runs that scored the trials of a search, which are not among `runs`.
-        method_metrics: Method -> what it logged, by name.
+        method_metrics: Method -> its log, by name.
         heatmaps: The grids of settings.
         tuning: The content of `tuning.json`.
         agreement: The agreement of the seeds on single examples.

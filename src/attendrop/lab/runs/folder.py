@@ -135,7 +135,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> list[str]:
-    """Delete what an earlier run wrote, and return the names of everything else, which stays.
+    """Delete the files of an earlier run, and return the names of everything else, which stays.
 
     Of a symbolic link the link is deleted, never what it points to.
     """
@@ -232,8 +232,8 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     from ..report.learning_curves import Marks, plot_history
 
     write_json(folder / METRICS_FILE, flat_scores(record.scores))
-    metric, judged = str(record.metric), record.evaluation.get("validation")
-    score = judged.scores.get(metric) if judged else None
+    metric, evaluation = str(record.metric), record.evaluation.get("validation")
+    score = evaluation.scores.get(metric) if evaluation else None
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)

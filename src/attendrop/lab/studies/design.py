@@ -17,7 +17,7 @@ from ..records import StudyConfiguration
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
-from .data_sets import OF_THE_STUDY, add_setting, check_data_sets, refuse_secrets
+from .data_sets import SET_BY_THE_STUDY, add_setting, check_data_sets, refuse_secrets
 from .spec import FROZEN, KEEP, SCORE_ON, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
@@ -45,7 +45,7 @@ def parse_contender(text: str) -> Contender:
     """Read one `--method` of a study, and check its methods; a method in a file is run.
 
     Args:
-        text: What the user wrote, such as `plain@learning_rate=5e-5`.
+        text: The text of the user, such as `plain@learning_rate=5e-5`.
     """
     contender = read_contender(text)
     for method in contender.methods:
@@ -67,7 +67,7 @@ def read_contender(text: str) -> Contender:
     refuse_secrets(rest, f"method {method!r}")
     for part in rest.split(",") if has_settings else []:
         name, equals, value = part.partition("=")
-        if not equals or not name.strip() or name.strip() in OF_THE_STUDY:
+        if not equals or not name.strip() or name.strip() in SET_BY_THE_STUDY:
             raise UserError(
                 f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
@@ -139,7 +139,7 @@ def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender
 
     Args:
         settings: Settings of `attendrop train` that all runs share.
-        contenders: What is compared.
+        contenders: The contenders to compare.
     """
     needs_own = any(needs_model_loss([parse_method(text) for text in of.methods]) for of in contenders)
     is_paper = any(of.settings.get("preset") == "paper" for of in contenders)
