@@ -625,7 +625,7 @@ DATA = [
         "line 2 of given.conll has 1 column, but the lines before it have 2",
         train_file=csv("EU B-ORG\nrejects\n", "given.conll"),
     ),
-    train("none is clearly the label", train_file=csv("EU\nrejects\n", "given.conll")),
+    train("has words without tags", train_file=csv("EU\nrejects\n", "given.conll")),
     train("given.conll has no examples", train_file=csv("-DOCSTART- O\n", "given.conll")),
     train(
         "1 word and 2 tags|2 words and 1 tag",
