@@ -430,6 +430,8 @@ METHODS = [
         ("scheduled_dropout:start=2", "ScheduledDropout.start is 2"),
         ("scheduled_dropout:slopes=1", "ScheduledDropout.slopes is 1"),
         ("scheduled_dropout:curves=x", "ScheduledDropout.curves is 'x'"),
+        ("scheduled_dropout:run=no.json", "ScheduledDropout.run is 'no.json', which is not a file"),
+        ("scheduled_dropout:run=.", "ScheduledDropout.run is '.', which is not a file"),
         ("scores_dropout:p=-1", "ScoresDropout.p is -1; it must be from 0 to 1"),
         ("scores_dropout:pattern=x", "ScoresDropout.pattern is 'x'; it must be one of"),
         ("scores_dropout:layers=none", "ScoresDropout.layers is 'none'"),
@@ -864,7 +866,7 @@ ODD = [
     command("record.json' is damaged", "predict", Run({"record.json": _NESTED}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": '{"schema": ' + _MANY + "}"}), "a text"),
     *(
-        command("study.json' cannot be read", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
+        command("study.json' is damaged", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
         for number, content in enumerate(("", "[]", "3", _NESTED, '{"schema": ' + _MANY + "}"))
     ),
     command("worker_timeout is 1e.300; it must be", "compare", "--model", Model(), "--train-file", "t.csv", "--method",

@@ -307,9 +307,9 @@ def walk(messy: Messy, folder: Path, model: Path, texts: Texts, count: int, sett
         return seen
     reading = [word for flag in ("--columns", "--encoding") if flag in flags for word in (flag, flags[flag])]
     code, text = typed("predict", str(folder / "run"), "--file", file, *reading)
-    found = re.search(r"([\d,]+) predictions? (?:are|is) in", text)
-    if code == 0 and found:
-        seen.predictions = int(found[1].replace(",", ""))
+    match = re.search(r"([\d,]+) predictions? (?:are|is) in", text)
+    if code == 0 and match:
+        seen.predictions = int(match[1].replace(",", ""))
         seen.form = next(path.name for path in folder.iterdir() if "_predictions" in path.name)
     return seen
 

@@ -1,4 +1,4 @@
-"""The repository: tests are independent of each other, its YAML files are valid, and each version is in one place."""
+"""The repository: names of variables, independent tests, valid YAML files, and each version in one place."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ import attendrop
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SOURCES = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "studies", "docs", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+)
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
@@ -36,6 +41,17 @@ def test_no_test_file_is_imported(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             imported |= {f"{node.module or ''}.{name.name}" for name in node.names}
     assert [name for name in imported if re.search(r"(^|\.)(test_\w+|conftest)(\.|$)", name)] == []
+
+
+def test_no_variable_is_called_found() -> None:
+    """CONTRIBUTING.md: variables are named for their values."""
+    uses = []
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(r"\bfound\b", text) else ():
+            names = (getattr(node, part, None) for part in ("id", "arg", "attr", "name"))
+            uses += [f"{path.relative_to(ROOT)}:{node.lineno}" for name in names if name == "found"]  # type: ignore[attr-defined]
+    assert uses == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

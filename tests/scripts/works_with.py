@@ -121,7 +121,7 @@ def main(methods: list[str]) -> None:
     outcomes: dict[str, dict[str, str]] = {method: {"method": method} for method in methods}
     for trials in ([name for name in TRIALS if name != "FSDP"], ["FSDP"]):
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "found.json")
+            file = Path(folder, "cells.json")
             words = [*launch, "--worker", str(file), ",".join(methods), *trials]
             subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             for method, cells in json.loads(file.read_text(encoding="utf-8")).items():

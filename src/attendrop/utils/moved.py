@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 
-# Old path below the package -> new path. The longest one that matches counts.
+# Old path below the package -> new path, which may itself be an old one. The longest one that matches counts.
 MOVED = {
     "capture.forwards": "capture.prediction",
     "capture.host": "capture.host_ops",
@@ -17,18 +17,28 @@ MOVED = {
     "cli": "lab.cli",
     "experiments": "lab.runs",
     "experiments.adapters": "lab.runs.lora",
+    "experiments.answers": "lab.tasks.kinds.answers",
     "experiments.checkpoints": "lab.runs.interruption",
+    "experiments.judgement": "lab.evaluation.scores",
+    "experiments.judging": "lab.evaluation.evaluator",
     "experiments.robustness": "lab.robustness.run_folder",
+    "experiments.tables": "lab.evaluation.tables",
     "experiments.tokens": "lab.runs.hub_token",
     "kernels.all_weights": "kernels.foreach",
     "kernels.bits_attention": "kernels.bitmask_attention",
     "kernels.weights": "kernels.random_scaling",
+    "lab.cli.demo.downloads": "lab.tasks.downloads",
     "lab.evaluation.answers": "lab.tasks.kinds.answers",
     "lab.evaluation.judgement": "lab.evaluation.scores",
     "lab.evaluation.judging": "lab.evaluation.evaluator",
     "lab.evaluation.scoring": "lab.evaluation.scorer",
     "lab.report.judgement": "lab.report.evaluation",
+    "lab.report.page.check": "lab.report.analysis",
+    "lab.runs.recommended": "lab.runs.presets",
     "lab.tasks.encode": "lab.tasks.kinds.encoder",
+    "lab.tasks.files.formats": "lab.tasks.files",
+    "lab.tasks.lengths": "lab.tasks.max_length",
+    "lab.tasks.positions": "lab.tasks.max_length",
     "model.adapters": "model.attention_adapters",
     "model.bits": "model.bitmask_attention",
     "model.robustness": "lab.robustness.measure",
@@ -41,10 +51,14 @@ MOVED = {
     "statistics": "lab.statistics",
     "study": "lab.studies",
     "study.engines": "lab.studies.executors",
+    "study.engines.places": "lab.studies.executors.capacity",
+    "study.outputs": "lab.evaluation.outputs",
+    "study.scoring": "lab.evaluation.scorer",
     "tasks": "lab.tasks",
     "tasks.doctor": "lab.tasks.diagnostics",
     "tasks.encode": "lab.tasks.kinds.encoder",
     "tasks.own_files": "lab.tasks.user_files",
+    "trainer.manifest": "utils.manifest",
 }
 
 
@@ -58,7 +72,8 @@ def new_path(name: str) -> str | None:
     for end in range(len(parts), 0, -1):
         head = ".".join(parts[:end])
         if head in MOVED:
-            return ".".join([package, MOVED[head], *parts[end:]])
+            moved = ".".join([package, MOVED[head], *parts[end:]])
+            return new_path(moved) or moved
     return None
 
 
@@ -68,8 +83,20 @@ class MovedFinder:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Raise an ImportError that names the new path of a module that has moved."""
-        if name.startswith("attendrop.") and (moved := new_path(name)):
-            raise ImportError(f"{name} has moved: import {moved} instead.", name=name)
+        if name.startswith("attendrop.") and new_path(name):
+            wanted = _imported_name(name)
+            raise ImportError(f"{wanted} has moved: import {new_path(wanted)} instead.", name=wanted)
+
+
+def _imported_name(package: str) -> str:
+    """Return the name in the import statement: Python asks for `a.b` first where it imports `a.b.c`."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        name = frame.f_locals.get("name")
+        if isinstance(name, str) and name.startswith(f"{package}."):
+            package = name
+        frame = frame.f_back
+    return package
 
 
 sys.meta_path.append(MovedFinder)

@@ -69,8 +69,8 @@ def studies(siege: Siege) -> Iterator[Case]:
     ways = {**DAMAGE, "deep": _deep, "a folder": _folder, "a pipe": _pipe}
     while True:
         which = siege.draw.choice(list(folders))
-        found = [p for p in folders[which].rglob("*.json*") if p.is_file()]
-        file = siege.draw.choice(sorted(found)).relative_to(folders[which])
+        files = [p for p in folders[which].rglob("*.json*") if p.is_file()]
+        file = siege.draw.choice(sorted(files)).relative_to(folders[which])
         name = siege.draw.choice(list(commands)) if which == "study" else siege.draw.choice(("report", "study"))
         way, change = siege.draw.choice([*ways.items(), *[("another value", changed_value(siege))] * 6])
 

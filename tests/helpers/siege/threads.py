@@ -35,20 +35,20 @@ def _attribute(siege: Siege, seed: int, number: int) -> int:
     batches = [{"input_ids": torch.randint(5, 100, (3, 4 + at))} for at in range(number)]
     method = ("ga", "aa", "iga")[seed % 3]
     expected = [attribute(model, batch, method) for batch in batches]
-    found: list[Any] = [None] * number
+    results: list[Any] = [None] * number
 
     def work(at: int) -> None:
         try:
-            found[at] = attribute(model, batches[at], method)
+            results[at] = attribute(model, batches[at], method)
         except (RuntimeError, ValueError) as error:  # a refusal is right, too
-            found[at] = error
+            results[at] = error
 
     workers = [Thread(target=work, args=(at,)) for at in range(number)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, results, strict=True):
         if isinstance(other, dict) and not _same(one, other):
             return _OTHER_MAPS
     return 0

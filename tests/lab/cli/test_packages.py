@@ -13,6 +13,7 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.lab.cli import packages
 from attendrop.lab.cli.app import COMMANDS
+from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 
 # Python imports this module when it starts. To import torch ends the program with a traceback and another exit code.
 BLOCKER = """
@@ -79,7 +80,7 @@ def test_missing_package_of_a_command_is_reported_before_torch_is_imported(comma
         ("bitsandbytes", ["train", "--quantize", "4bit"], "bitsandbytes, which is not installed: pip install bitsandb"),
         ("ray", ["compare", "--engine=ray"], "ray, which is not installed: pip install 'attendrop[ray]'."),
         ("datasets optuna", ["tune"], "datasets and optuna, which are not installed: pip install 'attendrop[tune]'."),
-        ("seqeval", ["train", "--kind", "tokens"], "seqeval, which is not installed: pip install 'attendrop[cli]'."),
+        ("seqeval", ["train", "--kind", "token_classification"], "seqeval, which is not installed: pip install 'att"),
         ("typer", ["train"], "the command line needs typer, which is not installed: pip install 'attendrop[cli]'."),
         ("rich", [], "the command line needs rich, which is not installed: pip install 'attendrop[cli]'."),
     ],
@@ -117,6 +118,11 @@ def test_packages_of_flags_are_needed_only_with_their_values(monkeypatch: pytest
     monkeypatch.setattr(packages, "_is_installed", lambda module: module not in ("ray", "peft", "seqeval"))
     packages.check_packages("compare", ["--engine", "local", "--kind", "regression"])
     packages.check_packages("predict", ["folder", "ray"])
-    for arguments in (["--engine", "ray"], ["--lora"], ["--kind=tokens"]):
+    for arguments in (["--engine", "ray"], ["--lora"], ["--kind=tokens"], ["--kind=token_classification"]):
         with pytest.raises(UserError, match=r"attendrop train needs \w+, which is not installed"):
             packages.check_packages("train", arguments)
+
+
+def test_deprecated_name_of_a_kind_needs_the_same_packages() -> None:
+    for old, new in RENAMED_KINDS.items():
+        assert packages._of_flags(["--kind", old]) == packages._of_flags(["--kind", new])

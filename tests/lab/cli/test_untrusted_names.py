@@ -169,13 +169,13 @@ if "RANK" in os.environ:
     for line in [l.split() for n in ("tcp", "tcp6") for l in open(f"/proc/net/{n}").read().splitlines()[1:]]:
         if line[3] == "0A":
             listening[line[9]] = line[1]
-    found = []
+    addresses = []
     for pid in (os.getpid(), os.getppid()):
         for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # the file that lists them
                 inode = os.readlink(fd).removeprefix("socket:[").removesuffix("]")
-                found += [listening[inode].partition(":")[0]] if inode in listening else []
-    pathlib.Path(os.environ["FOUND"], os.environ["RANK"]).write_text(json.dumps(found))
+                addresses += [listening[inode].partition(":")[0]] if inode in listening else []
+    pathlib.Path(os.environ["FOLDER"], os.environ["RANK"]).write_text(json.dumps(addresses))
     torch.distributed.barrier()
 else:
     from attendrop.lab.cli.launch import Processes, _launch_by_torch
@@ -188,7 +188,7 @@ else:
 def test_several_processes_of_one_machine_listen_on_the_loopback_interface_alone(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = run_python(str(script), FOUND=str(tmp_path))
+    done = run_python(str(script), FOLDER=str(tmp_path))
     assert done.code == 0, done.err
-    found = [json.loads((tmp_path / rank).read_text()) for rank in ("0", "1")]
-    assert {address for addresses in found for address in addresses} == {"0100007F"}
+    of_ranks = [json.loads((tmp_path / rank).read_text()) for rank in ("0", "1")]
+    assert {address for addresses in of_ranks for address in addresses} == {"0100007F"}

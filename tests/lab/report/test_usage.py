@@ -113,9 +113,9 @@ def assert_same(kind: str, answers: Any, ours: dict[str, list[Any]] | None, reco
         assert chosen == [set(labels) for labels in ours["prediction"]]
     elif kind == "tokens":
         words = next(iter(ours.values()))[0]
-        found = {answer["start"]: answer["entity"] for answer in answers}
+        entities = {answer["start"]: answer["entity"] for answer in answers}
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])
-        assert [found.get(start, "O") for start in starts[:-1]] == ours["prediction"][0]
+        assert [entities.get(start, "O") for start in starts[:-1]] == ours["prediction"][0]
     else:
         assert [answer["label"] for answer in answers] == ours["prediction"]
 

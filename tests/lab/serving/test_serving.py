@@ -144,8 +144,8 @@ def test_documentation_needs_no_other_place(served: Served) -> None:
     ],
 )
 def test_a_bad_request_is_answered_with_a_sentence(body: bytes, status: int, sentence: str, served: Served) -> None:
-    found, content = served.ask("/predict", body)
-    assert (found, list(content)) == (status, ["error"])
+    answered, content = served.ask("/predict", body)
+    assert (answered, list(content)) == (status, ["error"])
     assert sentence in content["error"]
 
 

@@ -39,14 +39,14 @@ def test_sets_are_those_of_the_definition(coverage: float) -> None:
 
 
 def test_coverage_holds_on_average() -> None:
-    draw, found = np.random.default_rng(0), []
+    draw, coverages = np.random.default_rng(0), []
     for _ in range(200):
         known, gold = simulated(draw, 60)
         new, right = simulated(draw, 200)
         cut = conformal_cut(known[np.arange(60), gold], 0.9)
         assert cut is not None
-        found.append(prediction_sets(new, cut)[np.arange(200), right].mean())
-    assert 0.895 < np.mean(found) < 0.935
+        coverages.append(prediction_sets(new, cut)[np.arange(200), right].mean())
+    assert 0.895 < np.mean(coverages) < 0.935
 
 
 @pytest.mark.parametrize(("examples", "has_cut"), [(8, False), (9, True)])
@@ -109,5 +109,5 @@ def test_coverage_on_twelve_real_sets() -> None:
         known = test["label"].isin(model.classes_)
         logits = np.log(model.predict_proba(test["text"][known]))
         gold = np.searchsorted(model.classes_, test["label"][known])
-        found = [measure(logits, gold, np.random.default_rng(seed)) for seed in range(40)]
-        assert np.mean([one["coverage"] for one in found]) > 0.89, folder.name
+        measured = [measure(logits, gold, np.random.default_rng(seed)) for seed in range(40)]
+        assert np.mean([one["coverage"] for one in measured]) > 0.89, folder.name

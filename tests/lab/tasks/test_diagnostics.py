@@ -446,20 +446,20 @@ def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
     save_encoder(tmp_path / "model", [line])
     tokenizer = load_tokenizer(str(tmp_path / "model"))
 
-    def found(texts: list[str]) -> list[str]:
+    def findings_about(texts: list[str]) -> list[str]:
         task = Task("mine", "classification", ("text",), "label", ("a", "b"))
         data = Data(task, Dataset.from_dict({"text": texts, "label": [0, 1] * (len(texts) // 2)}), None)
         return [finding.text for finding in examine_vocabulary(data, "model", tokenizer)]
 
     other = "der große Mann im roten Mantel führt seinen kleinen Hund am Fluss entlang"
-    assert not found([line] * 10)
-    assert not found([line] * 9 + [other])
-    (text,) = found([line] * 4 + [other] * 6)
+    assert not findings_about([line] * 10)
+    assert not findings_about([line] * 9 + [other])
+    (text,) = findings_about([line] * 4 + [other] * 6)
     # The trained vocabulary is not the same each time.
     assert re.match(r"(3|4)\d% of the words of train are unknown to model or split .*, such as '\w+': it may not", text)
     assert "xlm-roberta-base" in text
-    assert not found([other] * 2)  # too few words
-    (text,) = found(["这部电影非常好看 我很喜欢 今天天气很好 我们去公园玩吧"] * 20)
+    assert not findings_about([other] * 2)  # too few words
+    (text,) = findings_about(["这部电影非常好看 我很喜欢 今天天气很好 我们去公园玩吧"] * 20)
     assert text.startswith("100% of the words")
 
 

@@ -22,7 +22,7 @@ from ..studies.data_sets import read_data_sets
 from ..studies.design import PLAIN, Design, make_design
 from ..studies.plan import changed_by_flags, design_of_plan, read_plan
 from ..studies.spec import with_absolute_paths
-from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
+from ..tasks.outcomes import OUTCOMES, SCORE, Outcome, delta_options
 from .console import console, plain_table, quiet_libraries, shown
 from .engine_options import LOCAL, EngineOptions, RetryFailed
 from .flags import as_arguments, with_flags
@@ -30,7 +30,7 @@ from .study_view import StudyView
 
 _STUDY = "Comparison"  # panel of these options in --help
 _MOST_SEEDS = 40
-_DELTAS = all_deltas()
+_DELTAS = delta_options()
 
 # Settings that the study decides, or that belong to a single run.
 NOT_FOR_STUDIES = (
@@ -94,9 +94,11 @@ def compare_command(
             "--matched",
         ),
     ] = False,
-    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
-    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["loss"],
-    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS["ece"],
+    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["delta"],
+    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["delta_loss"],
+    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS[
+        "delta_calibration"
+    ],
     keep_models: Annotated[
         bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
     ] = False,
@@ -181,7 +183,7 @@ command = with_flags(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a comparison is started with: its design, seeds, and the deltas that differ from the usual ones."""
+    """The settings that start a comparison: its design, seeds, and the deltas that differ from the usual ones."""
 
     design: Design
     seeds: int | None
@@ -224,15 +226,17 @@ def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
 
 def _deltas(options: Mapping[str, Any]) -> dict[str, float]:
     """Return the deltas that differ from the usual ones."""
-    families = {"score": "delta", "loss": "delta_loss", "calibration": "delta_calibration"}
-    every = {name: options[families[of.family]] for name, of in OUTCOMES.items() if of.family}
-    return {name: value for name, value in every.items() if value != _DELTAS[name]}
+    every = {name: options[of.delta_option] for name, of in OUTCOMES.items() if of.delta_option}
+    return {name: value for name, value in every.items() if value != OUTCOMES[name].delta}
 
 
 _DEFAULTS: dict[str, Any] = {
-    "seeds": 10, "first_seed": 0, "keep": "last", "max_seeds": _MOST_SEEDS, "delta": _DELTAS["score"],
-    "delta_loss": _DELTAS["loss"], "delta_calibration": _DELTAS["ece"],
-}  # fmt: skip
+    "seeds": 10,
+    "first_seed": 0,
+    "keep": "last",
+    "max_seeds": _MOST_SEEDS,
+    **_DELTAS,
+}
 
 
 def _as_given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +320,7 @@ def print_verdicts(analysis: Analysis) -> None:
         cells = [cell for cell in analysis.cells if (cell.task, cell.size, cell.part) == (task, size, "validation")]
         outcomes = [name for name in cells[0].outcomes if OUTCOMES[name].is_in_terminal]
         title = f"{task}" if size == "all" and not cells[0].available else f"{task}, {amount_of_data(cells[0])}"
-        table = plain_table(shown(title), *(analysis.metric if name == "score" else name for name in outcomes))
+        table = plain_table(shown(title), *(OUTCOMES[name].column(analysis.metric) for name in outcomes))
         table.columns[0].overflow = "fold"
         first = min(30, max(len(title), *(len(cell.method) for cell in cells)))
         each = (console.width - first) // len(outcomes) - 1
@@ -327,7 +331,7 @@ def print_verdicts(analysis: Analysis) -> None:
             table.add_row(shown(cell.method), *(_cell(cell.outcomes[name], OUTCOMES[name]) for name in outcomes))
         console.print(table)
         for cell in cells:
-            if comparison := cell.outcomes["score"].comparison:
+            if comparison := cell.outcomes[SCORE.name].comparison:
                 console.print(f"  {shown(comparison.sentence)}", soft_wrap=True)
         for ensemble in analysis.ensembles:
             if (ensemble.task, ensemble.size, ensemble.part) == (task, size, "validation"):

@@ -39,7 +39,8 @@ _OF_FLAGS = {
     ("--quantize", "4bit"): "bitsandbytes",
     ("--quantize", "8bit"): "bitsandbytes",
     ("--engine", "ray"): "ray",
-    ("--kind", "tokens"): "seqeval",
+    ("--kind", "token_classification"): "seqeval",
+    ("--kind", "tokens"): "seqeval",  # the deprecated name of this kind
     ("--kind", "translation"): "sacrebleu",
     ("--kind", "image_classification"): "PIL",
 }

@@ -44,12 +44,12 @@ class Evaluator:
 
     Attributes:
         scores: Split -> metric -> value.
-        answers: Split -> the predictions on it, with what is right.
+        answers: Split -> the predictions on it, with the gold answers.
         evaluation: Split -> its evaluation, from `scores.evaluate`.
         temperature: The temperature that was fitted on the validation data; 1 = none.
-        temperature_note: What was done about the temperature, as a sentence.
+        temperature_note: A sentence about the choice of the temperature.
         threshold: The probability above which a label is predicted, for several labels; chosen on the validation data.
-        threshold_note: What was done about the threshold, as a sentence; empty for tasks without one.
+        threshold_note: A sentence about the choice of the threshold; empty for tasks without one.
         decimals: The decimals of a regression's predictions.
     """
 

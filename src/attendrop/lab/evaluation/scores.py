@@ -18,7 +18,7 @@ def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> dict[str
     """Evaluate predictions. The result can be written as JSON.
 
     Args:
-        answers: What a model predicted on a split, with what is right.
+        answers: The predictions of a model on a split, with the gold answers.
         split: The name of the split, for the sentences.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
 

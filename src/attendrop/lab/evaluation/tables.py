@@ -96,7 +96,7 @@ def error_columns(
     losses = answers.losses(temperature)
     order = np.argsort(-losses, kind="stable")
     columns[free_name("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
-    if answers.marks_right:
+    if answers.marks_correct:
         columns[free_name("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 

@@ -16,7 +16,7 @@ class BaselineScores:
     Attributes:
         metric: The name of the score.
         scores: Model or baseline -> its score; empty if no baseline was fitted.
-        names: What they are called.
+        names: Their names.
         best: The baseline with the best score.
         is_clear: Whether it is better than the model by more than noise.
         sentence: What to know first, if it is at least as good as the model.

@@ -115,13 +115,13 @@ def _calibration_rows(part: str, of: Probabilities, has_loss: bool = False) -> l
 
 
 def scaling_sentence(evaluation: Mapping[str, SplitEvaluation]) -> str:
-    """Return what the scores that begin with `scaled` are; empty if there are none.
+    """Explain the scores that begin with `scaled`; empty if there are none.
 
     Args:
         evaluation: Part of the data -> its evaluation.
     """
-    found = (of.calibration.temperature for of in evaluation.values() if of.calibration is not None)
-    temperature = next((value for value in found if value != 1), None)
+    temperatures = (of.calibration.temperature for of in evaluation.values() if of.calibration is not None)
+    temperature = next((value for value in temperatures if value != 1), None)
     if temperature is None:
         return ""
     return (

@@ -51,7 +51,7 @@ def make_app(predictor: Predictor, limits: Limits = Limits(), batch_size: int = 
 
     Args:
         predictor: The run.
-        limits: What a request may ask for.
+        limits: The limits of a request.
         batch_size: The number of examples in a batch.
         hosts: The names under which the service is reached; others are refused, so that no page of the web can read
             from it under a name of its own. Empty = any.
@@ -75,8 +75,8 @@ def make_app(predictor: Predictor, limits: Limits = Limits(), batch_size: int = 
             return _refused(503, f"{waiting} requests are waiting, the limit of this service; try again later.")
         waiting += 1
         try:
-            found = await anyio.to_thread.run_sync(columns, examples.texts, limiter=one)
-            return JSONResponse({"answers": answers_of(task, found)})
+            predictions = await anyio.to_thread.run_sync(columns, examples.texts, limiter=one)
+            return JSONResponse({"answers": answers_of(task, predictions)})
         except UserError as error:
             return _refused(422, on_one_line(error))
         except Exception as error:

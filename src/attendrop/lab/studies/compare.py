@@ -13,7 +13,7 @@ from ..records import StudyRecord
 from ..report.analysis import Analysis
 from ..statistics.sequential import SequentialDesign
 from ..tasks.metrics import is_share
-from ..tasks.outcomes import all_deltas
+from ..tasks.outcomes import SCORE, all_deltas
 from .analysis.build import analyse_records
 from .analysis.outcomes import group_records, is_decided, verdicts_of
 from .design import Design, RunSpec
@@ -155,16 +155,14 @@ def compare(
     if looks is None:
         source = FixedSeeds(design, seeds)
     else:
-        source = UntilDecided(design, looks, every_delta["score"], confidence)
-    study = {
-        **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
-        "delta": every_delta, "confidence": confidence, "command": command,
-    }  # fmt: skip
-    if plan is not None:
-        study["plan"] = {"hash": plan.hash, **plan.content}
+        source = UntilDecided(design, looks, every_delta[SCORE.name], confidence)
+    study = design.configuration(
+        kind="compare", seeds=None if looks else seeds, max_seeds=max_seeds, delta=every_delta, confidence=confidence,
+        command=command, plan=None if plan is None else {"hash": plan.hash, **plan.content},
+    )  # fmt: skip
     with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
         checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
-        _check_steps(checked, every_delta["score"], "score" in (deltas or {}), running.watcher)
+        _check_steps(checked, every_delta[SCORE.name], SCORE.name in (deltas or {}), running.watcher)
         runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
         if keep_models:
             next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])

@@ -81,8 +81,8 @@ def secrets_of(url: str) -> set[str]:
         url: The URL.
     """
     user = re.search(r"://[^:/@\s]*:(\S*)@", url)
-    found = {*re.findall(r"[?&;][^=&;\s]*=([^&;\s]+)", url), *([user[1]] if user else [])}
-    return {form for secret in found for form in (secret, unquote_plus(secret), quote(secret)) if form}
+    secrets = {*re.findall(r"[?&;][^=&;\s]*=([^&;\s]+)", url), *([user[1]] if user else [])}
+    return {form for secret in secrets for form in (secret, unquote_plus(secret), quote(secret)) if form}
 
 
 def _without(secrets: set[str], text: str) -> str:
@@ -191,7 +191,7 @@ class MethodTrials:
         Args:
             trial: The trial.
             value: Its score, greater is better; None = it failed or was stopped.
-            facts: What is stored with it.
+            facts: Facts to store with it.
             is_pruned: Whether it was stopped because its scores were low.
         """
         # Another driver may have ended the trial, assuming that this one was dead.

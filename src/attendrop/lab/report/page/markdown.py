@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...tasks.outcomes import compared_outcomes
+from ...tasks.outcomes import SCORE, compared_outcomes
 from .._markdown import markdown_code, markdown_text
 from ..analysis import Analysis, checked_analysis
 from .words import (
@@ -88,7 +88,7 @@ def _cell_part(analysis: Analysis, setting: Setting) -> str:
     title = markdown_text(f"{setting[0]}, {amount}, scored on {setting[2]}")
     sentences = []
     for cell in cells.values():
-        score = cell.outcomes.get("score")
+        score = cell.outcomes.get(SCORE.name)
         if score and score.comparison and (sentence := explanation(score.comparison)):
             sentences.append(markdown_text(sentence))
     sentences += [markdown_text(of.sentence) for of in ensembles_of(analysis, setting).values()]

@@ -19,8 +19,8 @@ from ...report.analysis import Ensemble
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
 from ...tasks.kinds import KINDS, Members
-from ...tasks.metrics import METRICS, is_share
-from ...tasks.outcomes import OUTCOMES
+from ...tasks.metrics import METRICS
+from ...tasks.outcomes import OUTCOMES, SCORE
 from .outcomes import Group
 
 Array = npt.NDArray[Any]
@@ -84,7 +84,7 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
             missing.append(method)
             continue
         for part in answers[0]:
-            scores = [score for record in finished if (score := OUTCOMES["score"].read(record, part)) is not None]
+            scores = [score for record in finished if (score := SCORE.read(record, part)) is not None]
             members = [of[part] for of in answers if part in of]
             if len(members) == len(scores) == len(finished):
                 question = Question(delta, finished[0].greater_is_better, confidence)
@@ -113,13 +113,13 @@ def _ensemble(
     without = [
         score_of((total - evidence(member, number)) / (n - 1), example, metric) for number, member in enumerate(members)
     ]
-    resolution = 1 / len(example.gold) if is_share(metric) else 0.0
+    resolution = SCORE.resolution(metric, len(example.gold)) or 0.0
     gain = judge_gain(whole, without, scores, question, resolution)
     made = Ensemble(
         *place,
         seeds=n,
         sentence="",
-        outcomes={"score": whole, **other_outcomes(total / n, example)},
+        outcomes={SCORE.name: whole, **other_outcomes(total / n, example)},
         mean=float(np.mean(scores)),
         gain=gain.gain,
         interval=gain.interval,
@@ -140,11 +140,12 @@ def _sentence(made: Ensemble, metric: str, confidence: float) -> str:
         "undecided": "whether this is more than noise is undecided",
         "too few seeds": "fewer than 5 seeds give no verdict on that",
     }[made.verdict]
+    cost = OUTCOMES["cost"].of_ensemble.format(seeds=made.seeds)
     interval = ""
     if made.interval is not None:
         low, high = made.interval
         interval = f", {100 * confidence:g} % interval {low:+.4f} to {high:+.4f} by the jackknife over seeds"
     return (
         f"Ensemble of the {made.seeds} seeds of {made.method}: {figures}; against the mean of the seeds "
-        f"{made.gain:+.4f} {names['score']}{interval}: {verdict}. It costs {made.seeds} × at inference."
+        f"{made.gain:+.4f} {names[SCORE.name]}{interval}: {verdict}. It costs {cost}."
     )

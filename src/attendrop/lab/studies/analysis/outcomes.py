@@ -12,8 +12,7 @@ from ...report.analysis import Result
 from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Comparison, Question, judge_family
-from ...tasks.metrics import is_share, limits_of
-from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
+from ...tasks.outcomes import SCORE, Outcome, compared_outcomes
 
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
 
@@ -73,7 +72,7 @@ def outcomes_of(group: Group, part: str) -> list[Outcome]:
     """Return the outcomes of the runs on a part of the data: the score, and others unless they are the metric."""
     metric = group.finished[0].metric
     known = [of for of in compared_outcomes() if any(of.read(run, part) is not None for run in group.finished)]
-    return [OUTCOMES["score"], *(outcome for outcome in known if outcome.name not in ("score", metric))]
+    return [SCORE, *(outcome for outcome in known if not outcome.is_score and outcome.name != metric)]
 
 
 def compare(
@@ -103,23 +102,22 @@ def compare(
     if outcome.is_relative:
         values = _relative(values, baseline)
     example = next(record for record in group.finished if part in record.scores)
-    is_score = outcome.name == "score"
+    metric = str(example.metric)
     question = Question(
         delta=delta,
         greater_is_better=outcome.is_better_if_greater(example.greater_is_better),
         confidence=confidence,
-        outcome=str(example.metric) if is_score else outcome.phrase or outcome.label,
+        outcome=outcome.name_in_sentences(metric),
         baseline=baseline,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
-    examples = example.examples.get(part)
-    resolution = 1 / examples if is_score and is_share(str(example.metric)) and examples else None
-    judged = _judge(others, values[baseline], question, resolution, looks)
+    resolution = outcome.resolution(metric, example.examples.get(part))
+    comparisons = _judge(others, values[baseline], question, resolution, looks)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
-            *_mean(seeds, confidence, limits_of(str(example.metric)) if is_score else outcome.limits),
-            None if method == baseline else judged[method],
+            *_mean(seeds, confidence, outcome.limits_for(metric)),
+            None if method == baseline else comparisons[method],
         )
         for method, seeds in values.items()
     }
@@ -140,8 +138,8 @@ def _judge(
     for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
         known = set(seeds[:count])
         seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
-        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
-        for method, comparison in judged.items():
+        comparisons = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
+        for method, comparison in comparisons.items():
             if method not in final or not is_decided(final[method].verdict):
                 final[method] = comparison
     return final
@@ -164,7 +162,7 @@ def verdicts_of(
         confidence: Confidence of the verdicts.
         looks: The plan of looks, if seeds are added until the methods are decided.
     """
-    compared = compare(group, "validation", OUTCOMES["score"], baseline, delta, confidence, looks)
+    compared = compare(group, "validation", SCORE, baseline, delta, confidence, looks)
     return {method: of.comparison.verdict for method, of in compared.items() if of.comparison}
 
 

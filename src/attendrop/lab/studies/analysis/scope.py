@@ -1,4 +1,4 @@
-"""What the seeds of a study vary, and so what its verdicts are about."""
+"""The variation among the seeds of a study, which its verdicts are about."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ...records import StudyRecord
 from ...report.analysis import MethodSummary, Result
+from ...tasks.outcomes import OUTCOMES
 
 
 def scope_of(records: Sequence[StudyRecord]) -> str:
@@ -56,6 +57,6 @@ def with_scope_over_tasks(summary: Sequence[MethodSummary], records: Sequence[St
     """
     scope = scope_of(records)
     return [
-        dataclasses.replace(entry, sentence=f"{entry.sentence} {scope}") if entry.outcome == "score" else entry
+        dataclasses.replace(entry, sentence=f"{entry.sentence} {scope}") if OUTCOMES[entry.outcome].is_score else entry
         for entry in summary
     ]

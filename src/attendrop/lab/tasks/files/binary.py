@@ -76,7 +76,7 @@ def _class_names(source: Source, metadata: dict[bytes, bytes]) -> dict[str, tupl
         text = f"{source.path} has metadata of `datasets` that cannot be read, so that its numbers have no names"
         source.findings.append(Finding(WARNING, text))
         return {}
-    found = {}
+    class_names = {}
     for column, feature in features.items():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
         inner = inner[0] if isinstance(inner, list) and len(inner) == 1 else inner
@@ -84,8 +84,8 @@ def _class_names(source: Source, metadata: dict[bytes, bytes]) -> dict[str, tupl
         if isinstance(names, dict):  # of old versions
             names = list(names.values())
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            found[column] = tuple(names)
-    return found
+            class_names[column] = tuple(names)
+    return class_names
 
 
 # ---- Excel ----------------------------------------------------------------------------------------------------------
@@ -161,13 +161,13 @@ def _cell(value: Any) -> Any:
 
 def unescaped(text: str) -> str:
     """Return a text of an Excel file with the characters that XML cannot have, which it writes as `_x000D_`."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).replace("\r\n", "\n")
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text).replace("\r\n", "\n")
 
 
 def escaped(text: str) -> str:
     """Return a text as it is written into an Excel file; the reverse of `unescaped`."""
-    text = _ESCAPE.sub(lambda found: f"_x005F{found[0]}", text)
-    return re.sub("[\x00-\x08\x0b-\x1f\ufffe\uffff\ud800-\udfff]", lambda found: f"_x{ord(found[0]):04X}_", text)
+    text = _ESCAPE.sub(lambda match: f"_x005F{match[0]}", text)
+    return re.sub("[\x00-\x08\x0b-\x1f\ufffe\uffff\ud800-\udfff]", lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
 def write_xlsx(file: Any, rows: Iterable[Sequence[Any]]) -> None:

@@ -24,7 +24,7 @@ class Problem:
     """Why a row cannot be used.
 
     Attributes:
-        text: What is wrong, as the end of a sentence that begins with the place of the row.
+        text: The mistake, as the end of a sentence that begins with the place of the row.
         advice: What to do.
         group: Rows of one group have the same problem; by default those with the same text.
     """
@@ -177,12 +177,12 @@ class Source:
         if not given and has_header:
             return checked_header(self.path, names, rows[:_LOOKED_AT]), rows[1:]
         if not given or self.options.finds_columns:
-            found = _names_by_content(rows[:_LOOKED_AT], len(names))
+            guessed = _names_by_content(rows[:_LOOKED_AT], len(names))
             if given:
-                text = f"{self.path} has no header; its columns are called {','.join(found)}, from their content"
+                text = f"{self.path} has no header; its columns are called {','.join(guessed)}, from their content"
                 self.findings.append(Finding(NOTE, text))
-                return list(found), rows
-            raise UserError(f"{self.path} has no names of columns; give them with --columns {','.join(found)}.")
+                return list(guessed), rows
+            raise UserError(f"{self.path} has no names of columns; give them with --columns {','.join(guessed)}.")
         if len(given) != len(names):
             raise UserError(
                 f"columns is {','.join(given)!r}, {plural(len(given), 'name')}, but line {line} of {self.path} has "
