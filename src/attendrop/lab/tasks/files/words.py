@@ -55,7 +55,7 @@ def _conll_separator(source: Source, lines: list[str]) -> str:
 
 def _sign_before_tags(lines: list[str]) -> str | None:
     """Return the sign before the IOB tag with which every line ends, such as `_` of `Anna_B-PER`; None without one."""
-    signs = {found[1] if (found := _IOB_END.search(line)) else None for line in lines}
+    signs = {end[1] if (end := _IOB_END.search(line)) else None for line in lines}
     return signs.pop() if len(signs) == 1 else None
 
 
