@@ -866,7 +866,7 @@ ODD = [
     command("record.json' is damaged", "predict", Run({"record.json": _NESTED}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": '{"schema": ' + _MANY + "}"}), "a text"),
     *(
-        command("study.json' cannot be read", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
+        command("study.json' is damaged", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
         for number, content in enumerate(("", "[]", "3", _NESTED, '{"schema": ' + _MANY + "}"))
     ),
     command("worker_timeout is 1e.300; it must be", "compare", "--model", Model(), "--train-file", "t.csv", "--method",

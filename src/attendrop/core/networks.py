@@ -55,7 +55,7 @@ class TrainsNetworks(Regularizer):
         return {}
 
     def record(self) -> list[dict[str, Any]]:
-        """Return what this method learned, one JSON-serialisable entry for each round."""
+        """Return the results of this method's training, one JSON-serialisable entry for each round."""
         return []
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models and checkpoints of a Trainer with regularisers: what is written, and where."""
+"""Saves models and checkpoints of a Trainer with regularisers."""
 
 from __future__ import annotations
 

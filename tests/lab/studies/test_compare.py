@@ -59,7 +59,7 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
 
 def test_a_verdict_is_that_of_the_look_at_which_it_was_made() -> None:
     design = design_of(["rdrop"])
-    study = {**design.to_dict(), "max_seeds": 12}
+    study = design.configuration(max_seeds=12)
     effects = [0.05, 0.052, 0.048, 0.05, 0.051, -0.2, -0.2, -0.2, -0.2, -0.2]
     records = []
     for seed, effect in enumerate(effects):
@@ -131,7 +131,7 @@ def test_a_verdict_says_what_the_seeds_vary(resample: bool, available: dict[str,
         for seed in range(6)
         for run in design.runs(design.cells[0], seed)
     ]
-    assert scope in comparison_of(analyse_records(records, design.to_dict())).sentence
+    assert scope in comparison_of(analyse_records(records, design.configuration())).sentence
 
 
 def test_matched_adds_the_baseline_with_the_rate_and_epochs_of_each_method() -> None:
@@ -154,12 +154,13 @@ def test_a_verdict_says_where_a_method_is_not_trained_like_the_baseline(matched:
     )  # fmt: skip
     score = noisy({method: 0.03, "plain@num_train_epochs=9": 0.03}, 0.001)
     records = [record_of(run, score(run)) for seed in range(8) for run in design.runs(design.cells[0], seed)]
-    comparison = comparison_of(analyse_records(records, design.to_dict()), method)
+    comparison = comparison_of(analyse_records(records, design.configuration()), method)
     assert comparison.verdict == "helps"
     assert "is trained with learning rate 2e-05 and 9 epochs, plain with learning rate 2e-05 and 3 epochs" in (
         comparison.sentence
     )
-    assert ("Compared with plain@num_train_epochs=9, which is trained alike: rdrop" in comparison.sentence) is matched
+    against = "Compared with plain@num_train_epochs=9, with matched learning rate and epochs: rdrop"
+    assert (against in comparison.sentence) is matched
     assert ("makes no difference that matters" in comparison.sentence) is matched
     assert ("--matched adds" in comparison.sentence) is not matched
 
@@ -175,7 +176,7 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
         records += [record_of(plain, 0.7), record_of(rdrop, 0.75 + 0.001 * seed)]
     error = RunError("DivergedError", "training has diverged")
     records[5] = replace(records[5], status="failed", scores={}, error=error)
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     comparison = comparison_of(analysis)
     assert (comparison.pairs, comparison.failed) == (7, 1)
     assert "1" in comparison.sentence
@@ -188,7 +189,7 @@ def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
     records = [
         record_of(s, 0.7 + 0.1 * (s.method == "rdrop")) for seed in range(4) for s in design.runs(design.cells[0], seed)
     ]
-    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == "too few seeds"
     assert comparison.difference == pytest.approx(0.1)
 
@@ -202,13 +203,13 @@ def test_without_a_run_that_beats_the_most_frequent_answer_there_is_no_verdict()
             record = record_of(spec, score)
             record.scores["validation"]["majority"] = 0.63
             records.append(record)
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     comparison = comparison_of(analysis)
     assert comparison.verdict == "undecided"
     assert comparison.sentence.startswith("No run learned anything: none beats the most frequent answer (63.0 % of")
     assert headline(checked_analysis(analysis)) == comparison.sentence
     records[-1].scores["validation"]["accuracy"] = 0.64  # one run that does
-    assert comparison_of(analyse_records(records, design.to_dict())).verdict == "helps"
+    assert comparison_of(analyse_records(records, design.configuration())).verdict == "helps"
 
 
 def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
@@ -222,14 +223,16 @@ def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
             )
             record.scores["validation"]["f1"] = score
             records.append(record)
-    assert comparison_of(analyse_records(records, design.to_dict())).sentence.startswith("No run learned anything")
+    assert comparison_of(analyse_records(records, design.configuration())).sentence.startswith(
+        "No run learned anything"
+    )
 
 
 def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
     design = design_of(["rdrop"])
     sample = {"examples": {"train": 120, "validation": 50}, "available": {"train": 4500}}
     records = [record_of(run, 0.8, **sample) for run in design.runs(design.cells[0], 0)]
-    text = render_markdown(analyse_records(records, design.to_dict()))
+    text = render_markdown(analyse_records(records, design.configuration()))
     assert "## glue/rte, 120 of 4,500 training examples, scored on validation" in text
     assert "all training data" not in text
 
@@ -243,7 +246,7 @@ def test_an_interval_of_a_mean_ends_where_its_metric_does() -> None:
         for seed in range(2)
         for run in design.runs(design.cells[0], seed)
     ]
-    for cell in analyse_records(records, design.to_dict()).cells:
+    for cell in analyse_records(records, design.configuration()).cells:
         assert cell.outcomes["score"].interval == (0.0, 1.0)
         assert cell.outcomes["loss"].interval is not None
         assert cell.outcomes["loss"].interval[0] == 0.0
@@ -255,7 +258,7 @@ def test_the_runs_of_a_search_are_counted_as_in_the_terminal() -> None:
     design = design_of(["rdrop"])
     records = [record_of(run, 0.8) for run in design.runs(design.cells[0], 0)]
     trials = [record_of(replace(records_spec, fold=0), 0.7, fold=0) for records_spec in design.runs(design.cells[0], 7)]
-    text = render_markdown(analyse_records([*records, *trials], design.to_dict()))
+    text = render_markdown(analyse_records([*records, *trials], design.configuration()))
     assert "Runs: 4: 2 of trials, 2 of the chosen settings" in text
 
 
@@ -265,7 +268,7 @@ def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
     records = [
         record_of(s, 0.7 + 0.01 * len(s.method)) for seed in range(2) for s in design.runs(design.cells[0], seed)
     ]
-    (heatmap,) = analyse_records(records, design.to_dict()).heatmaps
+    (heatmap,) = analyse_records(records, design.configuration()).heatmaps
     assert (heatmap.xs, heatmap.ys) == ([0.1, 0.3], [0.2, 0.5])
     assert np.array(heatmap.difference).shape == (2, 2)
 
@@ -279,7 +282,7 @@ def test_agreement_and_disagreements_come_from_single_predictions() -> None:
             predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 4}}
             texts = {"texts": ["one", "two", "three", "four"]} if seed == 0 else {}
             records.append(record_of(spec, 0.5, predictions=predictions, **texts))
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     assert [row.agreement for row in analysis.agreement] == [1.0, 0.75]
     assert analysis.agreement[1].per_example == [1, 1, 0, 0.5]
     assert [(row.text, row.right["rdrop"]) for row in analysis.disagreements] == [("three", 0), ("four", 0.5)]

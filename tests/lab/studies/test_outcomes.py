@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attendrop.lab.cli.compare import print_verdicts
-from attendrop.lab.records import StudyRecord
+from attendrop.lab.records import StudyConfiguration, StudyRecord
 from attendrop.lab.report.page import checked_analysis, comparisons_csv, render_markdown, render_page
 from attendrop.lab.studies.analysis import analyse_records
 from attendrop.lab.tasks.metrics import metric_label
@@ -44,7 +44,7 @@ def test_a_new_outcome_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert measured_outcomes(np.full((3, 2), 0.5), np.zeros(3, int))["entropy"] == pytest.approx(np.log(2))
     values = {"plain": 0.5, "rdrop": 0.4}
     records = [record_of(m, seed, entropy=v + 0.001 * seed) for m, v in values.items() for seed in range(6)]
-    analysis = analyse_records(records, {"methods": ["plain", "rdrop"]})
+    analysis = analyse_records(records, StudyConfiguration(methods=["plain", "rdrop"]))
     comparison = next(cell for cell in analysis.cells if cell.method == "rdrop").outcomes["entropy"].comparison
     assert comparison is not None
     assert comparison.verdict == "helps"
@@ -98,5 +98,5 @@ def test_curves_are_ordered_and_named_by_their_outcomes() -> None:
 
 def test_an_outcome_that_is_the_metric_is_compared_once() -> None:
     records = [replace(record_of(m, seed, loss=0.5), metric="loss") for m in ("plain", "rdrop") for seed in range(2)]
-    analysis = analyse_records(records, {"methods": ["plain", "rdrop"]})
+    analysis = analyse_records(records, StudyConfiguration(methods=["plain", "rdrop"]))
     assert list(analysis.cells[0].outcomes) == ["score", "cost"]

@@ -198,7 +198,7 @@ def test_splits_of_a_run_are_disjoint(settings: dict[str, Any]) -> None:
     assert parts.test is None
 
 
-def test_a_mistake_is_one_sentence(worker: Worker, settings: dict[str, Any]) -> None:
+def test_mistake_raises_one_line_error(worker: Worker, settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="shots is 500"):
         worker.run(spec_of({**settings, "shots": 500}))
     assert worker.run(spec_of(settings)).status == "finished"  # the worker goes on

@@ -101,7 +101,7 @@ def test_names_of_columns_can_be_typed_as_they_are_printed(tmp_path: Path) -> No
         ("[Content_Types].xml", b"worksheet+xml", b"chart+xml"),
     ],
 )  # fmt: skip
-def test_damaged_excel_file_is_one_sentence_or_is_read(part: str, old: bytes, new: bytes, tmp_path: Path) -> None:
+def test_damaged_excel_file_is_read_or_refused_in_one_line(part: str, old: bytes, new: bytes, tmp_path: Path) -> None:
     path = changed(excel(tmp_path / "a.xlsx", ("text", "label"), *ROWS), part, old, new)
     try:
         assert len(read_table(path)) <= 4
@@ -314,7 +314,7 @@ def test_columns_of_a_table_without_header_are_named_by_one_flag(tmp_path: Path)
     assert any("its columns are called column1,label,text" in note for note in data.notes)
 
 
-def test_content_of_a_broken_archive_is_one_sentence(tmp_path: Path) -> None:
+def test_broken_archive_is_refused_in_one_line(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("hello.txt", "hello")

@@ -183,7 +183,7 @@ command = with_flags(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a comparison is started with: its design, seeds, and the deltas that differ from the usual ones."""
+    """The settings that start a comparison: its design, seeds, and the deltas that differ from the usual ones."""
 
     design: Design
     seeds: int | None

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...errors import UserError, on_one_line
+from ...errors import UserError
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
 from ...utils.files import json_text, load_json, write_json, write_whole
@@ -135,7 +135,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> list[str]:
-    """Delete what an earlier run wrote, and return the names of everything else, which stays.
+    """Delete the files of an earlier run, and return the names of everything else, which stays.
 
     Of a symbolic link the link is deleted, never what it points to.
     """
@@ -232,8 +232,8 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     from ..report.learning_curves import Marks, plot_history
 
     write_json(folder / METRICS_FILE, flat_scores(record.scores))
-    metric, judged = str(record.metric), record.evaluation.get("validation")
-    score = judged.scores.get(metric) if judged else None
+    metric, evaluation = str(record.metric), record.evaluation.get("validation")
+    score = evaluation.scores.get(metric) if evaluation else None
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)
@@ -275,9 +275,4 @@ def read_record(folder: str | Path) -> FolderRecord:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
-    try:
-        return FolderRecord.from_json(load_json(path))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
-        ) from None
+    return FolderRecord.read(path, "copy it again, or train again")

@@ -156,12 +156,10 @@ def compare(
         source = FixedSeeds(design, seeds)
     else:
         source = UntilDecided(design, looks, every_delta[SCORE.name], confidence)
-    study = {
-        **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
-        "delta": every_delta, "confidence": confidence, "command": command,
-    }  # fmt: skip
-    if plan is not None:
-        study["plan"] = {"hash": plan.hash, **plan.content}
+    study = design.configuration(
+        kind="compare", seeds=None if looks else seeds, max_seeds=max_seeds, delta=every_delta, confidence=confidence,
+        command=command, plan=None if plan is None else {"hash": plan.hash, **plan.content},
+    )  # fmt: skip
     with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
         checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
         _check_steps(checked, every_delta[SCORE.name], SCORE.name in (deltas or {}), running.watcher)

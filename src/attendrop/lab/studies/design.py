@@ -13,10 +13,11 @@ from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from ...methods._own import checksum, sources
 from ...utils.checks import check_choice
+from ..records import StudyConfiguration
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
-from .data_sets import OF_THE_STUDY, add_setting, check_data_sets, refuse_secrets
+from .data_sets import SET_BY_THE_STUDY, add_setting, check_data_sets, refuse_secrets
 from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
@@ -43,7 +44,7 @@ def parse_contender(text: str) -> Contender:
     """Read one `--method` of a study, and check its methods; a method in a file is run.
 
     Args:
-        text: What the user wrote, such as `plain@learning_rate=5e-5`.
+        text: The text of the user, such as `plain@learning_rate=5e-5`.
     """
     contender = read_contender(text)
     for method in contender.methods:
@@ -65,7 +66,7 @@ def read_contender(text: str) -> Contender:
     refuse_secrets(rest, f"method {method!r}")
     for part in rest.split(",") if has_settings else []:
         name, equals, value = part.partition("=")
-        if not equals or not name.strip() or name.strip() in OF_THE_STUDY:
+        if not equals or not name.strip() or name.strip() in SET_BY_THE_STUDY:
             raise UserError(
                 f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
@@ -75,14 +76,14 @@ def read_contender(text: str) -> Contender:
     return Contender(text.strip(), methods, settings)
 
 
-def code_of(methods: Sequence[str]) -> dict[str, dict[str, str]]:
+def checksums_of_files(methods: Sequence[str]) -> dict[str, str]:
     """Return the checksums of the files of one's own methods, for study.json; empty if there are none.
 
     Args:
         methods: The contenders, as the user wrote them.
     """
     files = sources(name for method in methods for name in parse_contender(method).methods)
-    return {"method_files": {os.path.normpath(file): checksum(text) for file, text in files.items()}} if files else {}
+    return {os.path.normpath(file): checksum(text) for file, text in files.items()}
 
 
 def matched_controls(methods: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
@@ -137,7 +138,7 @@ def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender
 
     Args:
         settings: Settings of `attendrop train` that all runs share.
-        contenders: What is compared.
+        contenders: The contenders to compare.
     """
     needs_own = any(needs_model_loss([parse_method(text) for text in of.methods]) for of in contenders)
     is_paper = any(of.settings.get("preset") == "paper" for of in contenders)
@@ -218,13 +219,27 @@ class Design:
             code=sources(contender.methods),
         )  # fmt: skip
 
+    def configuration(self, **more: Any) -> StudyConfiguration:
+        """Return the configuration of a study with this design.
+
+        Args:
+            **more: Its other fields.
+        """
+        return StudyConfiguration(
+            methods=[*self.methods], settings=dict(self.settings), tasks=[*self.tasks], sizes=[*self.sizes],
+            data={name: dict(own) for name, own in self.data.items()}, keep=self.keep, resample=self.resample,
+            first_seed=self.first_seed, same_head=self.same_head or None, method_files=checksums_of_files(self.methods),
+            **more,
+        )  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
         for name in ("same_head", "data"):
             if not values[name]:
                 del values[name]  # keeps the configuration of older studies unchanged
-        return {**values, **code_of(self.methods)}
+        files = checksums_of_files(self.methods)
+        return {**values, "method_files": files} if files else values
 
 
 def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:

@@ -86,7 +86,7 @@ def find_columns(
         text: The column that the user named as the text, or None to guess it.
         text_pair: The column that the user named as the second text, or None.
         label: The column that the user named as the label, or None to guess it.
-        is_pair_label: Whether `text_pair` is what the model learns to write.
+        is_pair_label: Whether the model learns to write `text_pair`.
 
     Returns:
         One or two text columns, the label column (the target column for a translation), and a note for each guess.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....utils.files import damaged, read_json
-from ...records import RunError, StudyRecord
+from ....utils.files import damaged
+from ...records import TUNING_FILE, RunError, StudyConfiguration, StudyRecord, TuningResult
 from ...report.analysis import (
     Analysis,
     Cell,
@@ -45,55 +45,47 @@ def analyse(folder: str | Path) -> Analysis:
     from ..records import read_records
 
     study = read_configuration(folder)
-    methods, confidence, most = study.get("methods"), study.get("confidence", 0.95), study.get("max_seeds")
-    problems = {
-        "methods": not (isinstance(methods, list) and methods and all(isinstance(name, str) for name in methods)),
-        "confidence": not (isinstance(confidence, float) and 0 < confidence < 1),
-        "max_seeds": not (most is None or (isinstance(most, int) and most > 0)),
-    }
-    for name in (name for name, is_wrong in problems.items() if is_wrong):
-        raise damaged(Path(folder, STUDY_FILE), f"{name!r} is missing or wrong", "copy it again, or repeat the study")
+    if not study.methods:
+        raise damaged(Path(folder, STUDY_FILE), "'methods' is missing or empty", "copy it again, or repeat the study")
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
-    tuning = Path(folder, "tuning.json")
-    if tuning.is_file():
-        analysis.tuning = read_json(tuning)
+    if (tuning := Path(folder, TUNING_FILE)).is_file():
+        analysis.tuning = TuningResult.read(tuning, "rerun the command of the study")
     return analysis
 
 
 def analyse_records(
-    records: Sequence[StudyRecord], study: Mapping[str, Any], folder: str | Path | None = None
+    records: Sequence[StudyRecord], study: StudyConfiguration, folder: str | Path | None = None
 ) -> Analysis:
     """Compare the methods of a study and collect the content of its report.
 
     Args:
         records: The records of its runs.
-        study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
-            `command`, `kind`, `title`, `max_seeds`.
+        study: Its configuration, with at least the methods, of which the first is the baseline.
         folder: The folder of the study, which has the predictions for ensembles; None = there are no ensembles.
     """
-    order = {name: place for place, name in enumerate(study["methods"])}
+    order = {name: place for place, name in enumerate(study.methods)}
     scored = sorted(
         (record for record in records if record.fold is None),
         key=lambda r: (r.task, r.size, r.seed, order.get(r.method, len(order)), r.id),
     )
-    methods = [m for m in study["methods"] if any(record.method == m for record in scored)]
-    baseline = study["methods"][0]
-    deltas, confidence = all_deltas(study.get("delta")), study.get("confidence", 0.95)
-    looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
+    methods = [m for m in study.methods if any(record.method == m for record in scored)]
+    baseline = study.methods[0]
+    deltas, confidence = all_deltas(study.delta), study.confidence
+    looks = None if study.max_seeds is None else SequentialDesign(max_seeds=study.max_seeds)
     groups = group_records([record for record in scored if record.method in methods], methods)
     cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
     ensembles, without = _ensembles(groups, folder, deltas[SCORE.name], confidence)
     example = next((r for r in scored if r.is_finished), None)
     greater_is_better = example is None or example.greater_is_better
-    is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
+    is_paper = study.protocol == "paper" or study.keep == "dev"
     return Analysis(
         baseline=baseline,
         methods=[_method(name, scored, baseline) for name in methods],
         cells=cells,
-        title=study.get("title") or _title(study, example),
+        title=study.title or _title(study, example),
         created=max((record.ended for record in records), default=""),
-        command=study.get("command", ""),
-        kind=study.get("kind", "compare"),
+        command=study.command,
+        kind=study.kind,
         protocol="paper" if is_paper else "honest",
         delta=deltas,
         confidence=confidence,
@@ -246,8 +238,8 @@ def _difference(result: Result | None) -> float | None:
     return None if result is None or result.comparison is None else result.comparison.difference
 
 
-def _title(study: Mapping[str, Any], example: StudyRecord | None) -> str:
-    tasks = study.get("tasks") or [example.task if example else ""]
+def _title(study: StudyConfiguration, example: StudyRecord | None) -> str:
+    tasks = study.tasks or [example.task if example else ""]
     model = _model_name(example)
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 
@@ -285,11 +277,11 @@ def _run(record: StudyRecord) -> Run:
     )
 
 
-def _plan(study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+def _plan(study: StudyConfiguration, records: Sequence[StudyRecord]) -> list[str]:
     """Return sentences about the plan of a study, and each deviation from it."""
     from ..plan import Plan, deviations
 
-    if not (written := study.get("plan")):
+    if not (written := study.plan):
         return []
     plan = Plan({name: value for name, value in written.items() if name != "hash"})
     listed = deviations(plan, study, records)

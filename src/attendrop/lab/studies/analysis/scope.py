@@ -1,4 +1,4 @@
-"""What the seeds of a study vary, and so what its verdicts are about."""
+"""The variation among the seeds of a study, which its verdicts are about."""
 
 from __future__ import annotations
 

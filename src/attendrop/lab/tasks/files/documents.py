@@ -23,7 +23,7 @@ class _Unreadable(Exception):
 
     Attributes:
         line: The line of the text, counted from 0; None if it is not known.
-        reason: What is wrong, as the end of a sentence.
+        reason: The mistake, as the end of a sentence.
     """
 
     def __init__(self, line: int | None, reason: str) -> None:
