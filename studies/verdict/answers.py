@@ -10,7 +10,8 @@ from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary
 from attendrop.lab.tasks.findings import plural
 from docs.tables.markdown import NOT_YET, table
 
-from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
+from .judge import on_tasks, over_tasks, question
+from .outcomes import NAMES
 from .parts import ENSEMBLES, MEMBERS, OTHER_DATA, PLAIN, STAGES, planned, rows_of, sizes
 from .plan import DEFAULTS, TUNE, frozen
 from .recommend import (
@@ -24,7 +25,7 @@ from .recommend import (
     recommended_for,
     selected_by,
 )
-from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of, named, paragraph
+from .show import MODELS, OURS, amount, examples, interval, listed, methods_of, named, paragraph
 
 
 class RunCount(NamedTuple):
@@ -164,7 +165,7 @@ def majority() -> str:
         if not methods_of(name, size):
             continue
         for outcome in ("loss", "score"):
-            change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
+            change = "raise" if question(outcome).greater_is_better else "lower"
             better, better_than_matched = (_helps_on_most(name, size, outcome, matched) for matched in (False, True))
             text += paragraph(
                 f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
@@ -176,7 +177,7 @@ def majority() -> str:
 
 def _helps_on_most(name: str, size: str, outcome: str, matched: bool) -> list[str]:
     tasks = on_tasks(name, size, outcome, matched)
-    sign = 1 if outcome in HIGHER_IS_BETTER else -1
+    sign = 1 if question(outcome).greater_is_better else -1
     names = []
     for method in filter(is_ours, methods_of(name, size)):
         figures = [of[method] for of in tasks.values() if method in of]

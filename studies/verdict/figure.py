@@ -7,8 +7,9 @@ from html import escape
 from attendrop.lab.statistics.over_tasks import TaskSummary
 
 from .judge import over_tasks, question
+from .outcomes import NAMES
 from .recommend import MODEL, primary_size
-from .show import MODELS, NAMES, amount, examples, methods_of
+from .show import MODELS, amount, examples, methods_of
 
 PANELS = ("loss", "score")
 COLOURS = {"helps": "#1a7f37", "hurts": "#c0392b", "no difference": "#1f6feb", "undecided": "#6e7781"}

@@ -8,13 +8,12 @@ from functools import cache
 from attendrop.lab.statistics.over_tasks import TaskSummary, summarize_tasks
 from attendrop.lab.statistics.paired import make_pairs
 from attendrop.lab.statistics.verdict import Comparison, Question, judge_family
-from attendrop.lab.tasks.outcomes import OUTCOMES as COMPARED
+from attendrop.lab.tasks.outcomes import Outcome
 
+from .outcomes import OUTCOMES
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
 from .plan import matched_plain
 
-HIGHER_IS_BETTER = ("score", "other_accuracy")
-OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
 Cell = tuple[str, str]  # task and size
 Values = dict[Cell, dict[str, dict[int, float | None]]]  # cell -> method -> seed -> value
 
@@ -38,16 +37,16 @@ def by_cell(rows: Rows, outcome: str) -> Values:
     }
 
 
-def question(outcome: str, baseline: str = PLAIN) -> Question:
+def question(outcome: str | Outcome, baseline: str = PLAIN) -> Question:
     """What is asked about an outcome, by the rules with which this edition was published.
 
     Args:
-        outcome: One of `OUTCOMES`.
+        outcome: The outcome, or the name of one of `OUTCOMES`.
         baseline: The method that others are compared with.
     """
-    is_better_if_greater = outcome in HIGHER_IS_BETTER
-    delta = COMPARED["score" if is_better_if_greater else outcome].delta
-    return Question(delta, is_better_if_greater, outcome=outcome, baseline=baseline, rules="first")
+    outcome = OUTCOMES[outcome] if isinstance(outcome, str) else outcome
+    is_better_if_greater = outcome.is_better_if_greater(True)  # as all metrics of the study
+    return Question(outcome.delta, is_better_if_greater, outcome=outcome.name, baseline=baseline, rules="first")
 
 
 def in_each_cell(values: Values, outcome: str) -> dict[Cell, dict[str, Comparison]]:

@@ -17,13 +17,14 @@ from statistics import mean, median
 from docs.tables.markdown import NOT_YET, table
 
 from . import answers
-from .judge import OUTCOMES, against, by_cell, on_tasks, over_cells, over_tasks
+from .judge import against, by_cell, on_tasks, over_cells, over_tasks
 from .lines import RECORDS
+from .outcomes import NAMES, OUTCOMES
 from .parts import OTHER_DATA, PLAIN, UPPER_LINE, WHOLE, confirmation_rows, rows_of, sizes
 from .plan import DEFAULTS, PLAN, frozen, matched_plain
 from .protocol_gains import Gain, gains
 from .recommend import GOALS, MODEL, primary_size
-from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, sign
+from .show import MODELS, amount, examples, interval, judged, methods_of, seconds, sign
 
 PAIRS = {  # of the same p, q or rate of dropping, trained in the same way
     "AD-DROP by attention": "AD-DROP at random",

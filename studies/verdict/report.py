@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from attendrop.lab.records import Cost, ModelFacts, RunError, StudyRecord
+from attendrop.lab.records import Cost, ModelFacts, RunError, StudyConfiguration, StudyRecord
 from attendrop.lab.report.page import Analysis, checked_analysis, render_page
 from attendrop.lab.studies.analysis import analyse_records
 
@@ -59,7 +59,7 @@ def analysis_of(rows: Rows, name: str) -> Analysis:
     methods = list(dict.fromkeys([PLAIN, *(row["method"] for row in rows)]))
     title = f"The verdict: {MODELS[name]}, {examples(primary_size()):,} training examples"
     command = f"python -m studies.verdict.run confirm --data DATA --model MODEL --name {name}"
-    study = {"methods": methods, "title": title, "command": command}
+    study = StudyConfiguration(methods=methods, title=title, command=command)
     return analyse_records([record_of(row, MODELS[name]) for row in rows if row["accuracy"] or row["error"]], study)
 
 

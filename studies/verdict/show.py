@@ -13,15 +13,6 @@ from .parts import PLAIN, confirmation_rows
 from .plan import frozen
 
 MODELS = {"minilm": "all-MiniLM-L6-v2", "mpnet": "MPNet-base"}
-NAMES = {
-    "score": "score",
-    "loss": "log loss",
-    "scaled_loss": "log loss, scaled",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "scaled_ece": "calibration error, scaled",
-    "other_accuracy": "accuracy on other data",
-}
 IN_POINTS = ("score", "accuracy", "dev_accuracy", "other_accuracy", "ece", "scaled_ece")
 DIGITS = {**dict.fromkeys(IN_POINTS, 1), "reward": 4}  # 3 for others; the rewards of AttendOut are small
 OURS = ("addrop", "attendout", "scheduled_dropout", "attention_layerdrop")  # of the two papers of this library

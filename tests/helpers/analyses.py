@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attendrop.lab.records import TuningResult
 from attendrop.lab.report.analysis import (
     Agreement,
     Analysis,
@@ -204,7 +205,7 @@ def _heatmaps(draws: Any) -> list[Heatmap]:
     return [Heatmap("addrop:p=0.3,q=0.3", "p", "q", grid, grid, difference)]
 
 
-def _tuning(methods: tuple[str, ...]) -> dict[str, Any]:
+def _tuning(methods: tuple[str, ...]) -> TuningResult:
     trials = list(range(1, 21))
     curves = []
     for method in methods[:3]:
@@ -213,8 +214,8 @@ def _tuning(methods: tuple[str, ...]) -> dict[str, Any]:
                        "high": [b + 0.008 for b in best]})  # fmt: skip
     chosen = {"trial": 7, "score": 0.71, "point": {"learning_rate": 2e-5, "p": 0.3}}
     roles = {role: {**chosen, "values": {"0": 0.72, "1": 0.73}, "mean": 0.725} for role in ("chosen", "median")}
-    return {"curves": curves, "trials": [], "chosen": dict.fromkeys(methods[:2], chosen), "heatmaps": [],
-            "dev": dict.fromkeys(methods[:2], roles)}  # fmt: skip
+    content = {"curves": curves, "chosen": dict.fromkeys(methods[:2], chosen), "dev": dict.fromkeys(methods[:2], roles)}
+    return TuningResult.from_json(content)
 
 
 def _agreement(draws: Any, methods: tuple[str, ...], tasks: tuple[str, ...], sizes: tuple[str, ...]) -> list[Agreement]:

@@ -430,6 +430,8 @@ METHODS = [
         ("scheduled_dropout:start=2", "ScheduledDropout.start is 2"),
         ("scheduled_dropout:slopes=1", "ScheduledDropout.slopes is 1"),
         ("scheduled_dropout:curves=x", "ScheduledDropout.curves is 'x'"),
+        ("scheduled_dropout:run=no.json", "ScheduledDropout.run is 'no.json', which has no attendout_run.json"),
+        ("scheduled_dropout:run=.", "ScheduledDropout.run is '.', which has no attendout_run.json"),
         ("scores_dropout:p=-1", "ScoresDropout.p is -1; it must be from 0 to 1"),
         ("scores_dropout:pattern=x", "ScoresDropout.pattern is 'x'; it must be one of"),
         ("scores_dropout:layers=none", "ScoresDropout.layers is 'none'"),
@@ -625,7 +627,7 @@ DATA = [
         "line 2 of given.conll has 1 column, but the lines before it have 2",
         train_file=csv("EU B-ORG\nrejects\n", "given.conll"),
     ),
-    train("none is clearly the label", train_file=csv("EU\nrejects\n", "given.conll")),
+    train("has words without tags", train_file=csv("EU\nrejects\n", "given.conll")),
     train("given.conll has no examples", train_file=csv("-DOCSTART- O\n", "given.conll")),
     train(
         "1 word and 2 tags|2 words and 1 tag",
@@ -864,7 +866,7 @@ ODD = [
     command("record.json' is damaged", "predict", Run({"record.json": _NESTED}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": '{"schema": ' + _MANY + "}"}), "a text"),
     *(
-        command("study.json' cannot be read", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
+        command("study.json' is damaged", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
         for number, content in enumerate(("", "[]", "3", _NESTED, '{"schema": ' + _MANY + "}"))
     ),
     command("worker_timeout is 1e.300; it must be", "compare", "--model", Model(), "--train-file", "t.csv", "--method",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from attendrop import Engine, Progress, RDrop, ScheduledDropout, fit_schedule
-from attendrop.methods import make_method
+from attendrop.methods import make_method, parse_method
 from helpers import zoo
 
 
@@ -48,6 +49,18 @@ def test_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
         assert actual.probability(1, 2, t) == pytest.approx(0.2 + min(t, 0.5), abs=0.01)
     plain = json.loads(json.dumps(actual.to_dict()))
     assert make_method(plain.pop("method"), plain) == actual
+
+
+def test_schedule_of_a_finished_run_is_read_from_its_file(tmp_path: Path) -> None:
+    history = [{"step": step, "drop_probability": [0.6 - 0.05 * step, 0.1]} for step in range(1, 11)]
+    path = tmp_path / "attendout_run.json"
+    path.write_text(json.dumps(history))
+    actual = parse_method(f"scheduled_dropout:run={path}")
+    assert actual == fit_schedule(history)
+    fields = actual.to_dict()
+    assert "run" not in fields  # a resumed run does not need the file
+    path.unlink()
+    assert make_method(fields.pop("method"), fields) == actual
 
 
 def test_fields_out_of_range_are_refused() -> None:

@@ -28,7 +28,7 @@ from attendrop.lab.studies.records import read_records
 from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import LIGHT, light_specs, real_specs
 
-CONFIGURATION = {"kind": "compare", "seeds": "all"}
+CONFIGURATION = {"kind": "compare"}
 
 
 def specs_of(folder: Path, runs: int, seconds: float, is_real: bool) -> list[RunSpec]:

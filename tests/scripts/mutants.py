@@ -182,7 +182,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/_shared/divergence.py": [
         ('self.divergence("kl") * (1 if self.head == "regression" else 2)', 'self.divergence("kl") * 2', "r3f:manual"),
         ("return self.loss_difference() / 2", "return self.loss_difference()", "r3f:manual"),
-        ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
+        ("torch.logaddexp(a, b) - math.log(2)\n    return 0.5", "torch.logaddexp(a, b)\n    return 0.5", "rdrop:hand"),
+        ("torch.logaddexp(a, b) - math.log(2)\n    return (m", "torch.logaddexp(a, b)\n    return (m", "cutoff:manual"),
     ],
     "kernels/random_scaling/reference.py": [
         ("return keep.to(torch.promote_types(dtype, torch.float32)) / share",
@@ -244,11 +245,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/ema.py": [
         ("t / (9 + t)) if self.warmup", "t / (10 + t)) if self.warmup", "ema"),
     ],
+    "methods/_shared/passes.py": [
+        ("(number, shape) if step.is_captured else number", "0", "freelb:before_capture"),
+    ],
     "methods/freelb.py": [
         ("(epsilon / size.clamp(min=1e-30)).clamp(max=1)", "1", "freelb:hand"),
         ("/ count.clamp(min=1).sqrt()", "/ count.clamp(min=1)", "freelb:hand"),
         ("step_size * gradient / length.masked_fill(~is_usable, 1)", "step_size * gradient", "freelb:hand"),
-        ("(number, x.shape) if step.is_captured else number", "0", "freelb:before_capture"),
     ],
     "methods/hidden_mixup.py": [
         ("return self._shares(step).sum() * (replace", "return (replace", "hidden_mixup"),
@@ -351,7 +354,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "lab/runs/resolve.py": [
         ("copy.copy(resolved.arguments)", "resolved.arguments", "resolve"),
-        ('found["save_strategy"] = training["eval_strategy"]', "pass", "resolve"),
+        ('defaults["save_strategy"] = training["eval_strategy"]', "pass", "resolve"),
     ],
     "trainer/checkpoint_folders.py": [
         ("sorted(checkpoints, reverse=True)", "sorted(checkpoints)", "checkpoints:newest_complete"),
@@ -370,8 +373,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("_part(answers, places != fold)", "answers", "thresholds:lower"),
     ],
     "lab/runs/presets.py": [
-        ('"patience": 3 if config.task in _LARGE else 5',
-         '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),
+        ('"patience": 3 if task in _LARGE else 5',
+         '"patience": 5 if task in _LARGE else 3', "cli:preset"),
     ],
 }  # fmt: skip
 

@@ -27,10 +27,13 @@ from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule
 from ..core.step import MicroBatch, Step
+from ..errors import UserError, on_one_line
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import map_shape
 from ..utils.files import load_json
+
+_RUN_FILE = "attendout_run.json"
 
 
 def _schedules(curves: Any) -> list[Schedule]:
@@ -59,6 +62,8 @@ class ScheduledDropout(Regularizer):
             evenly spaced values for the layers between them. The probability is cut to 0 … 1
         curves: instead of start and slopes: for each layer a probability, or a list of (share of the training,
             probability) points with shares rising from 0 to 1; or None
+        run: instead of curves: the folder of an AttendOut run, or its `attendout_run.json`, whose curves
+            `fit_schedule` fits; or None
     """
 
     name: ClassVar[str] = "scheduled_dropout"
@@ -66,6 +71,7 @@ class ScheduledDropout(Regularizer):
     start: float = hyper(0.1, high=1, search="0.05..0.6")
     slopes: Sequence[float] = (0.0, -0.1)
     curves: Sequence[Any] | None = None
+    run: str | Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +81,12 @@ class ScheduledDropout(Regularizer):
                 f"ScheduledDropout.slopes is {self.slopes!r}; it must be two numbers, for the first and the last layer."
             )
         self.slopes = tuple(self.slopes)
+        if self.run is not None:
+            if self.curves is not None:
+                raise UserError(
+                    f"ScheduledDropout.run is {str(self.run)!r} and curves are given; leave one of them out."
+                )
+            self.curves, self.run = _curves_of(self.run), None  # what is saved needs the file no more
         if self.curves is not None:
             self.curves = _schedules(self.curves)
             if not all(0 <= value <= 1 for curve in self.curves for _, value in curve.points):
@@ -119,7 +131,23 @@ class ScheduledDropout(Regularizer):
 
     def to_dict(self) -> dict[str, Any]:
         curves = None if self.curves is None else [[list(point) for point in curve.points] for curve in self.curves]
-        return {**super().to_dict(), "slopes": list(self.slopes), "curves": curves}
+        described = {**super().to_dict(), "slopes": list(self.slopes), "curves": curves}
+        del described["run"]
+        return described
+
+
+def _curves_of(path: str | Path) -> Sequence[Any] | None:
+    """Return the fitted curves of a saved AttendOut run."""
+    given = f"ScheduledDropout.run is {str(path)!r}"
+    file = Path(path, _RUN_FILE) if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise UserError(f"{given}, which has no {_RUN_FILE}; it must be that of an AttendOut run, or its folder.")
+    try:
+        return fit_schedule(file).curves
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{given}, which is no {_RUN_FILE} with at least 2 dropout steps ({on_one_line(error)})."
+        ) from None
 
 
 def fit_schedule(run: Any, knots: int = 5) -> ScheduledDropout:

@@ -37,6 +37,8 @@ MOVED = {
     "lab.runs.recommended": "lab.runs.presets",
     "lab.tasks.encode": "lab.tasks.kinds.encoder",
     "lab.tasks.files.formats": "lab.tasks.files",
+    "lab.tasks.lengths": "lab.tasks.max_length",
+    "lab.tasks.positions": "lab.tasks.max_length",
     "model.adapters": "model.attention_adapters",
     "model.bits": "model.bitmask_attention",
     "model.robustness": "lab.robustness.measure",

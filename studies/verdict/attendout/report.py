@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from statistics import mean, median
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 
 from attendrop.lab.statistics.paired import Pairs, make_pairs, t_interval
 from attendrop.lab.statistics.verdict import Comparison, judge_family
+from attendrop.lab.tasks.outcomes import SCORE
 from docs.tables.markdown import NOT_YET, table
 
 from ..judge import question
 from ..lines import RECORDS, read
+from ..outcomes import OUTCOMES as OF_STUDY
 from ..show import amount, with_interval
 from ..show import judged as shown
 from .fits import Fit, fit_rewards, fit_search
@@ -35,7 +38,12 @@ from .plan import (
 )
 
 FILE = "attendout-minilm.csv"
-OUTCOMES = {"accuracy": "accuracy", "loss": "log loss", "scaled_loss": "log loss, scaled"}
+OUTCOMES = {
+    "accuracy": replace(SCORE, label="accuracy"),
+    "loss": OF_STUDY["loss"],
+    "scaled_loss": OF_STUDY["scaled_loss"],
+}
+NAMES = {name: outcome.label for name, outcome in OUTCOMES.items()}
 Values = dict[str, dict[int, float | None]]  # method -> seed -> value
 
 
@@ -71,7 +79,7 @@ def comparisons(
     by_method = values(rows, outcome)
     others = by_method.pop(baseline, {})
     own: Mapping[str, Any] = {m: of for m, of in by_method.items() if methods is None or m in methods}
-    asked = question("score" if outcome == "accuracy" else outcome, baseline)
+    asked = question(OUTCOMES[outcome], baseline)
     return judge_family(own, others, asked) if others and own else {}  # type: ignore[arg-type]
 
 
@@ -114,7 +122,7 @@ def slopes() -> str:
     lines = []
     for task in DEVELOPMENT:
         rows = _rows_of("search", task)
-        for outcome, name in OUTCOMES.items():
+        for outcome, name in NAMES.items():
             fit = fit_search(rows, f"dev_{outcome}")
             if fit is not None:
                 lines.append([task, name, *_slopes_of(fit, outcome, 0.1)])
@@ -144,7 +152,7 @@ def best_of_search() -> str:
     order = sorted(by_name, key=lambda name: by_name[name][1])
     shown = dict.fromkeys([*order[:5], *(name for name in order if len(set(rates_of(name))) == 1)])
     return table(
-        ["rates of layers 0 to 5", *OUTCOMES.values()],
+        ["rates of layers 0 to 5", *NAMES.values()],
         [
             [" ".join(f"{r:g}" for r in rates_of(name)), *map(amount, outcomes, by_name[name])]
             for name in sorted(shown, key=order.index)
@@ -169,7 +177,7 @@ def judged(stage: str, tasks: Iterable[str]) -> str:
         for method in of["accuracy"]:
             cells = [shown(outcome, of[outcome][method]) for outcome in OUTCOMES]
             lines_of_table.append([task, shown_name(list(lines()), method), str(of["accuracy"][method].pairs), *cells])
-    return table(["task", "method", "pairs", *OUTCOMES.values()], lines_of_table) if lines_of_table else NOT_YET
+    return table(["task", "method", "pairs", *NAMES.values()], lines_of_table) if lines_of_table else NOT_YET
 
 
 def learned() -> str:
@@ -184,7 +192,7 @@ def learned() -> str:
     ):
         of = {o: comparisons(_rows_of(stage, task), o, control, learning) for o in OUTCOMES}
         lines_of_table += [[task, game, control, *(shown(o, of[o][game]) for o in OUTCOMES)] for game in of["accuracy"]]
-    return table(["task", "game", "against", *OUTCOMES.values()], lines_of_table) if lines_of_table else NOT_YET
+    return table(["task", "game", "against", *NAMES.values()], lines_of_table) if lines_of_table else NOT_YET
 
 
 def selection() -> str:

@@ -21,6 +21,7 @@ from attendrop.lab.records import (
     RunError,
     SplitEvaluation,
     StudyRecord,
+    TuningResult,
     flat_scores,
 )
 from attendrop.lab.report.card import write_card
@@ -102,7 +103,7 @@ def test_an_old_study_continues(tmp_path: Path) -> None:
     specs = [*light_specs(3), *light_specs(1, fault="diverges")]
     before = {path.name: path.read_bytes() for path in (tmp_path / "study" / "runs").iterdir()}
     with closing(make_executor(workers=0, device="cpu", make_worker=LIGHT)) as executor:
-        records = run_study(tmp_path / "study", {"kind": "compare", "seeds": [0, 1, 2]}, specs, executor)
+        records = run_study(tmp_path / "study", {"kind": "compare", "seeds": 3}, specs, executor)
     assert set(records) == {spec.id for spec in specs}
     assert records[specs[3].id].error == RunError(
         "DivergedError", "the loss is not finite in step 3", records[specs[3].id].error.traceback
@@ -140,3 +141,32 @@ def test_a_later_study_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 3}))
     with pytest.raises(UserError, match="its schema is 3, and this version of attendrop reads schemas up to 2"):
         analyse(tmp_path / "study")
+
+
+TUNING: dict[str, tuple[Any, str]] = {
+    "later": ({"schema": 3}, "its schema is 3, and this version of attendrop reads schemas up to 2"),
+    "list": ([1], "it holds a list"),
+    "trial": ({"schema": 2, "trials": [{"method": "plain", "state": "failed"}]}, "entry 0 of 'trials' has no 'number'"),
+    "score": (
+        {"schema": 2, "chosen": {"rdrop": {"trial": 3, "score": "high"}}},
+        "'score' of 'rdrop' of 'chosen' is 'high'; it must be a number",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TUNING)
+def test_a_wrong_result_of_a_search_is_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
+    content, words = TUNING[case]
+    (tmp_path / "tuning.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        TuningResult.read(tmp_path / "tuning.json", "rerun the command of the study")
+    assert str(caught.value).endswith(f"tuning.json' is damaged ({words}); rerun the command of the study.")
+
+
+def test_a_result_of_a_search_without_a_schema_is_read() -> None:
+    content = {"curves": [{"method": "plain", "k": [1], "expected_best": [0.5], "low": [0.4], "high": [0.6]}],
+               "dev": {"plain": {"chosen": {"trial": 1, "values": {"7": 0.5}, "mean": 0.5, "errors": []}}}}  # fmt: skip
+    result = TuningResult.from_json(content)
+    assert result.curves[0].expected_best == [0.5]
+    assert result.dev["plain"]["chosen"].values == {"7": 0.5}
+    assert TuningResult.from_json(json.loads(json.dumps(result.to_json()))) == result

@@ -12,6 +12,7 @@ from transformers import AutoConfig, TrainingArguments
 
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
+from attendrop.lab.runs.presets import paper_layers
 from attendrop.lab.runs.recipe import choose_recipe
 from attendrop.lab.runs.resolve import resolve_recipe, resolve_settings
 from attendrop.lab.tasks import Task
@@ -91,7 +92,7 @@ def test_checkpointing_has_the_name_that_transformers_knows(prefix: str) -> None
     assert arguments.gradient_checkpointing_kwargs == {"use_reentrant": False}
 
 
-def test_wrong_methods_and_arguments_are_one_sentence() -> None:
+def test_wrong_methods_and_arguments_raise_one_line_errors() -> None:
     for wrong, message in (({"method": ["addrp"]}, "did you mean 'addrop'"), ({"method": ["addrop:p=2"]}, "p is 2")):
         with pytest.raises(UserError, match=message):
             resolve_settings(config_of(**wrong), MODEL)
@@ -132,6 +133,30 @@ def test_papers_have_no_weights() -> None:
     resolved = resolve_settings(config_of(preset="paper"), model)
     assert resolved.config.class_weights == ["none"]
     assert "class_weights" not in resolve_recipe(resolved, data_of(120, 10), model).recipe.settings
+
+
+@pytest.mark.parametrize(
+    ("task", "layers"),
+    [
+        ("glue/rte", "all"),
+        ("RTE", "all"),
+        ("sts-b", "first"),
+        ("conll2003", "all"),
+        ("wmt16/en-ro", "encoder"),
+        (None, "first"),
+    ],
+)
+def test_layers_of_the_paper_for_every_name_of_a_task(task: str | None, layers: str) -> None:
+    assert paper_layers(task) == layers
+
+
+def test_preset_paper_knows_the_aliases_of_a_task() -> None:
+    model = AutoConfig.for_model("bert")
+    one, other = (
+        resolve_settings(config_of(preset="paper", task=name, output_dir="out"), model) for name in ("glue/rte", "RTE")
+    )
+    assert one.config.method == other.config.method
+    assert one.config.training == other.config.training
 
 
 def test_many_classes_have_more_epochs_and_pairs_encoded_apart_fewer() -> None:

@@ -92,6 +92,7 @@ def test_only_what_a_run_wrote_is_overwritten(place: Path, tmp_path: Path) -> No
     fine_tune(**settings(place, out, **more, num_train_epochs=2, keep_checkpoints=True))
     names = {path.name for path in out.iterdir()}
     assert {"attendout_run.json", "predictions_test.csv", "checkpoint-6", "training_args.bin"} <= names
+    assert (out / "attendout.png").read_bytes()[:4] == b"\x89PNG"
     assert all(map(is_written_by_a_run, names)), names  # the list is complete
 
     foreign = {"notes/a.txt", "checkpoint-6-copy/b.txt", "my.model", "results.csv", "model2.safetensors"}
@@ -107,7 +108,7 @@ def test_only_what_a_run_wrote_is_overwritten(place: Path, tmp_path: Path) -> No
     assert all((out / name).read_text() == "mine" for name in foreign)
     assert (elsewhere / "c.txt").read_text() == "mine"
     assert (out / "link").is_symlink()
-    gone = ("checkpoint-99", "checkpoint-6", "attendout_run.json", "predictions_test.csv")
+    gone = ("checkpoint-99", "checkpoint-6", "attendout_run.json", "attendout.png", "predictions_test.csv")
     assert not any(os.path.lexists(out / name) for name in gone)
     assert any("results.csv" in note and "stay there" in note for note in listener.notes)
 

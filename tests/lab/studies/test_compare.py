@@ -14,6 +14,7 @@ from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.records import RunError
 from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
+from attendrop.lab.report.page import card_section, latex_table, render_page
 from attendrop.lab.report.page.markdown import render_markdown
 from attendrop.lab.report.page.words import headline
 from attendrop.lab.statistics.sequential import SequentialDesign
@@ -21,6 +22,7 @@ from attendrop.lab.statistics.verdict import Comparison
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import UntilDecided, compare
 from attendrop.lab.studies.design import Design, make_design
+from attendrop.lab.studies.records import SameStudy
 from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
 from helpers.studies import MadeUpExecutor, noisy, record_of
 
@@ -62,7 +64,7 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
 )
 def test_a_study_until_decided_shows_all_seeds(later: list[float], verdict: str, pairs: int) -> None:
     design = design_of(["rdrop"])
-    study = {**design.to_dict(), "max_seeds": 20, "first_look": 10}
+    study = design.configuration(max_seeds=20, first_look=10)
     effects = [0.05 + 0.001 * (seed % 3) for seed in range(10)] + [of + 0.003 * (i % 4) for i, of in enumerate(later)]
     records = []
     for seed, effect in enumerate(effects):
@@ -90,7 +92,7 @@ def test_one_test_item_that_flips_in_all_seeds_is_no_help(flipped: int, verdict:
             predicted = [1 - label if place < wrong else label for place, label in enumerate(gold)]
             predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 50}}
             records.append(record_of(spec, 1 - wrong / 50, predictions=predictions))
-    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == verdict
     assert comparison.interval is not None
     assert comparison.population is not None
@@ -158,7 +160,7 @@ def test_a_verdict_says_what_the_seeds_vary(resample: bool, available: dict[str,
         for seed in range(6)
         for run in design.runs(design.cells[0], seed)
     ]
-    assert scope in comparison_of(analyse_records(records, design.to_dict())).sentence
+    assert scope in comparison_of(analyse_records(records, design.configuration())).sentence
 
 
 def test_matched_adds_the_baseline_with_the_rate_and_epochs_of_each_method() -> None:
@@ -181,12 +183,13 @@ def test_a_verdict_says_where_a_method_is_not_trained_like_the_baseline(matched:
     )  # fmt: skip
     score = noisy({method: 0.03, "plain@num_train_epochs=9": 0.03}, 0.001)
     records = [record_of(run, score(run)) for seed in range(30) for run in design.runs(design.cells[0], seed)]
-    comparison = comparison_of(analyse_records(records, design.to_dict()), method)
+    comparison = comparison_of(analyse_records(records, design.configuration()), method)
     assert comparison.verdict == "helps"
     assert "is trained with learning rate 2e-05 and 9 epochs, plain with learning rate 2e-05 and 3 epochs" in (
         comparison.sentence
     )
-    assert ("Compared with plain@num_train_epochs=9, which is trained alike: rdrop" in comparison.sentence) is matched
+    against = "Compared with plain@num_train_epochs=9, with matched learning rate and epochs: rdrop"
+    assert (against in comparison.sentence) is matched
     assert ("makes no difference that matters" in comparison.sentence) is matched
     assert ("--matched adds" in comparison.sentence) is not matched
 
@@ -202,7 +205,7 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
         records += [record_of(plain, 0.7), record_of(rdrop, 0.75 + 0.001 * seed)]
     error = RunError("DivergedError", "training has diverged")
     records[5] = replace(records[5], status="failed", scores={}, error=error)
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     comparison = comparison_of(analysis)
     assert (comparison.pairs, comparison.failed) == (7, 1)
     assert "1" in comparison.sentence
@@ -219,7 +222,7 @@ def test_a_method_that_collapses_does_not_help(how: str) -> None:
         records += [record_of(plain, 0.7 + 0.01 * (seed % 3)), record_of(rdrop, 0.9 + 0.011 * (seed % 3))]
     for record in records:
         record.scores["validation"]["majority"] = 0.6
-    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == "helps"
     assert "With 10 seeds none collapsed: up to 26 % of runs may." in comparison.sentence
     assert not comparison.does_not_hurt  # of runs that were not seen
@@ -227,7 +230,7 @@ def test_a_method_that_collapses_does_not_help(how: str) -> None:
         records[5] = replace(records[5], status="failed", scores={}, error=RunError("DivergedError", "diverged"))
     else:
         records[5].scores["validation"]["accuracy"] = 0.6 if how == "most frequent answer" else 0.61
-    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == "undecided"
     assert "1 of 10 runs of rdrop and 0 of plain collapsed: up to 39 % of runs may" in comparison.sentence
 
@@ -237,7 +240,7 @@ def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
     records = [
         record_of(s, 0.7 + 0.1 * (s.method == "rdrop")) for seed in range(4) for s in design.runs(design.cells[0], seed)
     ]
-    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == "too few seeds"
     assert comparison.difference == pytest.approx(0.1)
 
@@ -251,13 +254,13 @@ def test_without_a_run_that_beats_the_most_frequent_answer_there_is_no_verdict()
             record = record_of(spec, score)
             record.scores["validation"]["majority"] = 0.63
             records.append(record)
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     comparison = comparison_of(analysis)
     assert comparison.verdict == "undecided"
     assert comparison.sentence.startswith("No run learned anything: none beats the most frequent answer (63.0 % of")
     assert headline(checked_analysis(analysis)) == comparison.sentence
     records[-1].scores["validation"]["accuracy"] = 0.64  # one run that does
-    assert comparison_of(analyse_records(records, design.to_dict())).verdict == "helps"
+    assert comparison_of(analyse_records(records, design.configuration())).verdict == "helps"
 
 
 def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
@@ -271,14 +274,16 @@ def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
             )
             record.scores["validation"]["f1"] = score
             records.append(record)
-    assert comparison_of(analyse_records(records, design.to_dict())).sentence.startswith("No run learned anything")
+    assert comparison_of(analyse_records(records, design.configuration())).sentence.startswith(
+        "No run learned anything"
+    )
 
 
 def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
     design = design_of(["rdrop"])
     sample = {"examples": {"train": 120, "validation": 50}, "available": {"train": 4500}}
     records = [record_of(run, 0.8, **sample) for run in design.runs(design.cells[0], 0)]
-    text = render_markdown(analyse_records(records, design.to_dict()))
+    text = render_markdown(analyse_records(records, design.configuration()))
     assert "## glue/rte, 120 of 4,500 training examples, scored on validation" in text
     assert "all training data" not in text
 
@@ -292,7 +297,7 @@ def test_an_interval_of_a_mean_ends_where_its_metric_does() -> None:
         for seed in range(2)
         for run in design.runs(design.cells[0], seed)
     ]
-    for cell in analyse_records(records, design.to_dict()).cells:
+    for cell in analyse_records(records, design.configuration()).cells:
         assert cell.outcomes["score"].interval == (0.0, 1.0)
         assert cell.outcomes["loss"].interval is not None
         assert cell.outcomes["loss"].interval[0] == 0.0
@@ -304,7 +309,7 @@ def test_the_runs_of_a_search_are_counted_as_in_the_terminal() -> None:
     design = design_of(["rdrop"])
     records = [record_of(run, 0.8) for run in design.runs(design.cells[0], 0)]
     trials = [record_of(replace(records_spec, fold=0), 0.7, fold=0) for records_spec in design.runs(design.cells[0], 7)]
-    text = render_markdown(analyse_records([*records, *trials], design.to_dict()))
+    text = render_markdown(analyse_records([*records, *trials], design.configuration()))
     assert "Runs: 4: 2 of trials, 2 of the chosen settings" in text
 
 
@@ -314,7 +319,7 @@ def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
     records = [
         record_of(s, 0.7 + 0.01 * len(s.method)) for seed in range(2) for s in design.runs(design.cells[0], seed)
     ]
-    (heatmap,) = analyse_records(records, design.to_dict()).heatmaps
+    (heatmap,) = analyse_records(records, design.configuration()).heatmaps
     assert (heatmap.xs, heatmap.ys) == ([0.1, 0.3], [0.2, 0.5])
     assert np.array(heatmap.difference).shape == (2, 2)
 
@@ -328,7 +333,7 @@ def test_agreement_and_disagreements_come_from_single_predictions() -> None:
             predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 4}}
             texts = {"texts": ["one", "two", "three", "four"]} if seed == 0 else {}
             records.append(record_of(spec, 0.5, predictions=predictions, **texts))
-    analysis = analyse_records(records, design.to_dict())
+    analysis = analyse_records(records, design.configuration())
     assert [row.agreement for row in analysis.agreement] == [1.0, 0.75]
     assert analysis.agreement[1].per_example == [1, 1, 0, 0.5]
     assert [(row.text, row.right["rdrop"]) for row in analysis.disagreements] == [("three", 0), ("four", 0.5)]
@@ -435,3 +440,61 @@ def test_wrong_input_raises_one_line_error_and_writes_nothing(
     assert sentence in shown
     assert "Traceback" not in shown
     assert not list(folder.rglob("*.json")) or not list((folder / "runs").glob("*.json"))
+
+
+# ---- what is scored --------------------------------------------------------------------------------------------------
+
+
+def test_scores_on_the_rest_and_over_epochs_are_said_wherever_the_verdict_is(tmp_path: Path) -> None:
+    design = design_of(["rdrop"], sizes=("shots=8",), score_on="rest", score_epochs=3)
+    records = [
+        record_of(
+            spec, 0.7 + 0.05 * (spec.method == "rdrop") + 0.002 * (spec.seed % 3), score_on="rest", score_epochs=3,
+            resample=True, examples={"train": 16, "validation": 2300 + spec.seed}, available={"train": 2500},
+            data={"train": f"t{spec.seed}", "validation": f"v{spec.seed}"},
+            predictions={"validation": {"gold": [0, 1], "predicted": [1, 0] if spec.method == "plain" else [0, 1]}},
+            texts=["a", "b"],
+        )
+        for n in range(6) for spec in design.runs(design.cells[0], n)
+    ]  # fmt: skip
+    analysis = analyse_records(records, design.configuration(), tmp_path)
+    sentence = comparison_of(analysis).sentence
+    assert "that on all 2,300 to 2,305 labelled examples that were not trained on, other ones for each seed" in sentence
+    assert sentence.endswith("this is about models near the end of training, not about the last one alone.")
+    scored = "the validation examples and all training examples that were not drawn, mean over the last 3 epochs"
+    assert analysis.scored == scored
+    for shown in (render_markdown(analysis), render_page(analysis), card_section(analysis), latex_table(analysis)):
+        assert scored in shown
+    assert not analysis.agreement  # the seeds have no examples in common
+    assert not analysis.disagreements
+    assert analysis.notes[-1] == (
+        "there are no ensembles of the seeds on glue/rte, shots=8: each seed is scored on other examples"
+    )
+    usual = design_of(["rdrop"], sizes=("shots=8",))
+    assert "score_on" not in usual.configuration().to_json()
+    assert usual.runs(usual.cells[0], 0)[0].id != design.runs(design.cells[0], 0)[0].id
+    other = record_of(usual.runs(usual.cells[0], 9)[0], 0.7, resample=True)
+    with pytest.raises(UserError, match="has another score_on than that of run"):
+        SameStudy([records[0], other])
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"score_on": "rest"}, "score_on is 'rest', but all training examples are trained on"),
+        ({"score_on": "rest", "sizes": ("shots=8",), "keep": "dev"}, "score_on is 'rest', and keep is 'dev'"),
+        ({"score_on": "test"}, "score_on is 'test'; it must be one of"),
+        ({"score_epochs": 0}, "score_epochs is 0; it must be a whole number of at least 1"),
+        ({"score_epochs": 3, "keep": "split"}, "score_epochs is 3, and keep is 'split'"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        design_of(["rdrop"], **fields)
+
+
+def test_models_are_kept_with_their_own_score_only(tmp_path: Path) -> None:
+    design = design_of(["rdrop"], score_epochs=3)
+    with pytest.raises(UserError, match="keep_models is on, score_on is 'validation' and score_epochs is 3"):
+        compare(design, tmp_path / "study", MadeUpExecutor(noisy({})), seeds=2, keep_models=True)
+    assert not (tmp_path / "study").exists()

@@ -168,7 +168,7 @@ def test_tables_of_the_result_for_a_paper(tmp_path: Path) -> None:
     records: list[Any] = [
         record_of(spec, score(spec)) for cell in design.cells for n in range(6) for spec in design.runs(cell, n)
     ]
-    analysis = replace(analyse_records(records, design.to_dict()), title="50 % of my_data & more")
+    analysis = replace(analyse_records(records, design.configuration()), title="50 % of my_data & more")
     latex, markdown = latex_table(analysis), markdown_results(analysis)
     assert latex.count(r"\\") == 7
     assert latex.count("helps") == markdown.count("helps") == 2

@@ -193,6 +193,17 @@ def test_models_that_cannot_be_averaged_raise_one_line_errors(
     assert not (tmp_path / "out").exists()
 
 
+def test_greedy_leaves_out_a_run_with_which_the_score_stays_the_same(study: Path, tmp_path: Path) -> None:
+    def equal_weights(copy: Path, ids: list[str]) -> None:
+        for run_id in ids:
+            (copy / "models" / run_id / MANIFEST_FILE).unlink()
+        for run_id in ids[1:]:
+            shutil.copy(copy / "models" / ids[0] / "model.safetensors", copy / "models" / run_id)
+
+    soup = make_soup(changed(study, tmp_path / "study", equal_weights), tmp_path / "out", "greedy", RDROP)
+    assert len(soup.seeds) == 1
+
+
 def test_an_error_advises_no_flag_that_the_command_lacks(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

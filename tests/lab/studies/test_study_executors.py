@@ -52,7 +52,7 @@ def test_each_run_gets_its_record(workers: int) -> None:
 
 def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> None:
     records = results(light_specs(6, seconds=0.05), workers=2)
-    assert len({record.worker for record in records}) == 2
+    assert len({record.worker for record in records}) <= 2  # a slow start leaves all runs to the other worker
     executor: Any = make_executor(workers=4, device="cpu", make_worker=LIGHT)
     with closing(executor):
         remaining = iter(light_specs(2))

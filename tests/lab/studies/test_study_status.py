@@ -149,14 +149,20 @@ def test_the_view_is_live_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     assert "not started" in shown
 
 
-@pytest.mark.parametrize("changes", [{}, {"methods": []}, {"methods": ["plain"], "confidence": "x"},
-                                     {"methods": ["plain"], "max_seeds": -1}])  # fmt: skip
+@pytest.mark.parametrize(("changes", "words"), [
+    ({}, "'methods' is missing or empty"), ({"methods": []}, "'methods' is missing or empty"),
+    ({"methods": "plain"}, "'methods' is a str, not a list"),
+    ({"methods": [1]}, "entry 0 of 'methods' is 1; it must be a text"),
+    ({"methods": ["plain"], "confidence": "x"}, "'confidence' is 'x'; it must be a number"),
+    ({"methods": ["plain"], "confidence": 1}, "'confidence' is 1; it must be between 0 and 1"),
+    ({"methods": ["plain"], "max_seeds": -1}, "'max_seeds' is -1; it must be at least 1"),
+    ({"methods": ["plain"], "delta": {"loss": "x"}}, "'loss' of 'delta' is 'x'; it must be a number"),
+])  # fmt: skip
 def test_a_report_names_the_wrong_value_of_study_json(
-    tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, changes: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_all(tmp_path, light_specs(2, record=SCORED))
     content = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps({**content, **changes}))
     assert run(["report", str(tmp_path)]) == 2
-    wrong = list(changes)[-1] if changes else "methods"
-    assert f"study.json' is damaged ('{wrong}' is missing or wrong)" in capsys.readouterr().err
+    assert f"study.json' is damaged ({words}); copy it again, or repeat the study." in capsys.readouterr().err

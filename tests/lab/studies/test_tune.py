@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.lab.records import TuningResult
 from attendrop.lab.report.page.words import PAPER_LABEL
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.trials import open_storage, without_password
@@ -68,23 +69,23 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
     executor = FunctionExecutor(lambda spec: good_p(spec) + 0.1 * (spec.fold or 0))
     tuner = search(config(), tmp_path, executor)
     result = summarize(tuner)
-    tried = {trial["number"]: trial for trial in result["trials"] if trial["method"] == "addrop"}
-    best = min(tried.values(), key=lambda trial: abs(trial["point"]["addrop.p"] - 0.5))
-    assert result["chosen"]["addrop"]["trial"] == best["number"]
-    assert best["scores"][1] == pytest.approx(best["scores"][0] + 0.1)
-    assert best["score"] == pytest.approx(sum(best["scores"]) / 2)
+    tried = {trial.number: trial for trial in result.trials if trial.method == "addrop"}
+    best = min(tried.values(), key=lambda trial: abs(trial.point["addrop.p"] - 0.5))
+    assert result.chosen["addrop"].trial == best.number
+    assert best.scores[1] == pytest.approx(best.scores[0] + 0.1)
+    assert best.score == pytest.approx(sum(best.scores) / 2)
     final = [spec for spec in executor.specs if spec.fold is None and spec.method == "addrop"]
-    assert [spec.settings["method"] for spec in final] == [best["settings"]["method"]] * 2
-    scores = sorted(trial["score"] for trial in tried.values())
-    assert result["dev"]["addrop"]["median"]["score"] == scores[2]  # the lower one of the two in the middle
-    assert result["dev"]["addrop"]["chosen"]["mean"] == pytest.approx(good_p(final[0]))
-    (curve,) = (curve for curve in result["curves"] if curve["method"] == "addrop")
-    assert curve["k"] == [1, 2, 3, 4, 5, 6]
-    assert curve["expected_best"][0] == pytest.approx(sum(scores) / 6)
-    assert curve["expected_best"][-1] == pytest.approx(max(scores))
-    assert best["versions"] == {"attendrop": "0"}
-    own = [spec for spec in executor.specs if spec.method == "addrop" and spec.trial == best["number"]]
-    assert best["runs"] == [spec.id for spec in own]
+    assert [spec.settings["method"] for spec in final] == [best.settings["method"]] * 2
+    scores = sorted(trial.score for trial in tried.values())
+    assert result.dev["addrop"]["median"].score == scores[2]  # the lower one of the two in the middle
+    assert result.dev["addrop"]["chosen"].mean == pytest.approx(good_p(final[0]))
+    (curve,) = (curve for curve in result.curves if curve.method == "addrop")
+    assert curve.k == [1, 2, 3, 4, 5, 6]
+    assert curve.expected_best[0] == pytest.approx(sum(scores) / 6)
+    assert curve.expected_best[-1] == pytest.approx(max(scores))
+    assert best.versions == {"attendrop": "0"}
+    own = [spec for spec in executor.specs if spec.method == "addrop" and spec.trial == best.number]
+    assert best.runs == [spec.id for spec in own]
 
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "qmc", "tpe"])
@@ -111,17 +112,17 @@ def test_tpe_learns_from_the_scores(tmp_path: Path) -> None:
 def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
     executor = FunctionExecutor(good_p, epochs=4)
     tuner = search(config(sampler="tpe", trials=30, repeats=3), tmp_path, executor)
-    trials = [trial for trial in summarize(tuner)["trials"] if trial["method"] == "addrop"]
-    pruned = [trial for trial in trials if trial["state"] == "pruned"]
-    finished = [trial for trial in trials if trial["state"] == "finished"]
+    trials = [trial for trial in summarize(tuner).trials if trial.method == "addrop"]
+    pruned = [trial for trial in trials if trial.state == "pruned"]
+    finished = [trial for trial in trials if trial.state == "finished"]
     assert pruned
-    assert all(trial["number"] >= 5 for trial in pruned)  # the first trials are what others are compared with
-    distance = {trial["number"]: abs(trial["point"]["addrop.p"] - 0.5) for trial in trials}
-    assert min(distance[trial["number"]] for trial in pruned) > min(distance[trial["number"]] for trial in finished)
-    numbers = {trial["number"] for trial in pruned}
+    assert all(trial.number >= 5 for trial in pruned)  # the first trials are what others are compared with
+    distance = {trial.number: abs(trial.point["addrop.p"] - 0.5) for trial in trials}
+    assert min(distance[trial.number] for trial in pruned) > min(distance[trial.number] for trial in finished)
+    numbers = {trial.number for trial in pruned}
     runs = Counter(spec.trial for spec in executor.specs if spec.method == "addrop" and spec.fold is not None)
     assert {runs[number] for number in numbers} == {1}  # only their first split was used
-    assert {runs[trial["number"]] for trial in finished} == {3}
+    assert {runs[trial.number] for trial in finished} == {3}
     assert tuner.best("addrop").number not in numbers
 
 
@@ -146,8 +147,8 @@ def test_killed_search_resumes_with_the_same_trials(sampler: str, workers: int, 
     result = summarize(tuner)
     assert {len(search.all()) for search in tuner.searches.values()} == {12}
     if sampler != "tpe":  # whose choice depends on what was finished when it was asked
-        assert result["trials"] == expected["trials"]
-        assert result["dev"] == expected["dev"]
+        assert result.trials == expected.trials
+        assert result.dev == expected.dev
         assert {spec.id for spec in started} == {spec.id for spec in whole.specs}
     again = Counter(spec.id for spec in started)
     assert sum(again.values()) - len(again) <= 5 * workers  # only runs that were under way are repeated
@@ -160,7 +161,7 @@ def test_killed_in_the_middle_of_a_line_the_journal_is_repaired(tmp_path: Path) 
         file.write(b'{"op_code": 4, "wor')
     (tmp_path / "trials.journal.lock").symlink_to(journal)
     tuner = search(config(), tmp_path, FunctionExecutor(good_p))
-    assert {trial["state"] for trial in summarize(tuner)["trials"]} == {"finished"}
+    assert {trial.state for trial in summarize(tuner).trials} == {"finished"}
 
 
 def test_settings_that_come_twice_are_trained_once(tmp_path: Path) -> None:
@@ -176,8 +177,8 @@ def test_method_with_nothing_to_search_is_trained_once_and_has_a_score(tmp_path:
     executor = FunctionExecutor(good_p)
     result = summarize(search(config(settings={"method": [], "learning_rate": 1e-5}), tmp_path, executor))
     assert [spec.fold for spec in executor.specs] == [0, 1, None, None]
-    assert result["chosen"]["plain"]["score"] == 0.5
-    assert len(result["trials"]) == 6
+    assert result.chosen["plain"].score == 0.5
+    assert len(result.trials) == 6
 
 
 def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) -> None:
@@ -185,17 +186,17 @@ def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) ->
         lambda spec: "the loss is not finite" if spec.method == "addrop" and spec.fold else 0.5, 3
     )
     result = summarize(search(config(), tmp_path, executor))
-    failed = [trial for trial in result["trials"] if trial["state"] == "failed"]
-    assert [trial["method"] for trial in failed] == ["addrop"] * 6
-    assert {trial["error"] for trial in failed} == {"the loss is not finite"}
-    assert result["chosen"].keys() == {"plain"}
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert [trial.method for trial in failed] == ["addrop"] * 6
+    assert {trial.error for trial in failed} == {"the loss is not finite"}
+    assert result.chosen.keys() == {"plain"}
 
 
 def test_smaller_score_is_better_for_a_loss(tmp_path: Path) -> None:
     executor = FunctionExecutor(good_p, greater_is_better=False)
     result = summarize(search(config(), tmp_path, executor))
-    scores = [trial["score"] for trial in result["trials"] if trial["method"] == "addrop"]
-    assert result["chosen"]["addrop"]["score"] == min(scores) > 0
+    scores = [trial.score for trial in result.trials if trial.method == "addrop"]
+    assert result.chosen["addrop"].score == min(scores) > 0
 
 
 def test_two_drivers_share_one_storage(tmp_path: Path) -> None:
@@ -230,12 +231,12 @@ def test_paper_protocol_selects_on_the_development_set_and_says_so(tmp_path: Pat
     # Three learning rates are repeated with 27 seeds: plain may choose among as many runs.
     plain = {(spec.settings["learning_rate"], spec.seed) for spec in trials if spec.method == "plain (search)"}
     assert len(plain) == 81
-    assert result["protocol"] == "paper"
-    assert result["label"] == PAPER_LABEL == "paper protocol: selected on the development set"
-    assert result["chosen"]["addrop"]["point"]["addrop.p"] == 0.5
-    (heatmap,) = result["heatmaps"]
-    assert (heatmap["method"], heatmap["x"], heatmap["y"], heatmap["baseline"]) == ("addrop", "p", "q", 0.5)
-    assert heatmap["difference"][8] == pytest.approx([0.4 - abs(p - 0.5) for p in heatmap["xs"]])
+    assert result.protocol == "paper"
+    assert result.label == PAPER_LABEL == "paper protocol: selected on the development set"
+    assert result.chosen["addrop"].point["addrop.p"] == 0.5
+    (heatmap,) = result.heatmaps
+    assert (heatmap.method, heatmap.x, heatmap.y, heatmap.baseline) == ("addrop", "p", "q", 0.5)
+    assert heatmap.difference[8] == pytest.approx([0.4 - abs(p - 0.5) for p in heatmap.xs])
 
 
 def test_flags_yaml_and_keywords_give_the_same_runs_and_tokens_are_left_out() -> None:
@@ -296,7 +297,7 @@ def test_a_search_that_is_killed_after_any_of_its_writes_starts_again(
     spaces = ["p=0.1,0.5", "q=0.1", "layers=all", "learning_rate=1e-5"]
     settings = config(sampler=sampler, trials=2, repeats=1, final_seeds=1, spaces=spaces)
 
-    def searched(folder: Path, finished: dict[str, Any]) -> tuple[dict[str, Any], list[list[str]]]:
+    def searched(folder: Path, finished: dict[str, Any]) -> tuple[TuningResult, list[list[str]]]:
         """Return the result of a search, and the journal when each record was written."""
         executor, journals = FunctionExecutor(good_p, greater_is_better=greater_is_better), []
         tuner = Tuner(settings, open_storage(folder, None), "me", finished)
@@ -315,5 +316,5 @@ def test_a_search_that_is_killed_after_any_of_its_writes_starts_again(
         (folder / "trials.journal").write_text("".join(lines[:count]))
         written = sum(len(journal) <= count for journal in journals)
         result, _ = searched(folder, dict(list(records.items())[:written]))
-        assert result["chosen"] == expected["chosen"], count
-        assert result["greater_is_better"] is greater_is_better
+        assert result.chosen == expected.chosen, count
+        assert result.greater_is_better is greater_is_better

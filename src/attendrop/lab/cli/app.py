@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from ... import __version__
 from ...errors import UserError
-from ...utils.deprecation import warn_renamed
+from ...utils.deprecation import OTHER_NAMES, warn_renamed
 from .boundary import reported
 from .console import console, print_stopped
 from .once import OnceCommand
@@ -141,8 +141,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _nearest(error: Any) -> list[str] | None:
     """Return the flags that an unknown flag may stand for."""
-    from ..runs.settings import OTHER_NAMES
-
     known = OTHER_NAMES.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
     if known is not None and error.ctx is not None:
         flag = f"--{known.replace('_', '-')}"

@@ -22,7 +22,7 @@ from ..studies.data_sets import read_data_sets
 from ..studies.design import PLAIN, Design, make_design
 from ..studies.plan import changed_by_flags, design_of_plan, read_plan
 from ..studies.spec import with_absolute_paths
-from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
+from ..tasks.outcomes import OUTCOMES, SCORE, Outcome, delta_options
 from .console import console, plain_table, quiet_libraries, shown
 from .engine_options import LOCAL, EngineOptions, RetryFailed
 from .flags import as_arguments, with_flags
@@ -30,7 +30,7 @@ from .study_view import StudyView
 
 _STUDY = "Comparison"  # panel of these options in --help
 _MOST_SEEDS = 40
-_DELTAS = all_deltas()
+_DELTAS = delta_options()
 
 # Settings that the study decides, or that belong to a single run.
 NOT_FOR_STUDIES = (
@@ -80,6 +80,16 @@ def compare_command(
             "the best on the validation data itself, as papers often do."
         ),
     ] = "last",
+    score_on: Annotated[
+        str,
+        _option(
+            "What is scored: validation, or rest, the validation examples and all training examples that a run does "
+            "not draw; the verdicts are then about new examples."
+        ),
+    ] = "validation",
+    score_epochs: Annotated[
+        int, _option("The score of a run is the mean over this number of last epochs, such as 3.")
+    ] = 1,
     until_decided: Annotated[
         bool, _option("Add seeds until every method is decided, with error rates corrected for it.", "--until-decided")
     ] = False,
@@ -94,9 +104,11 @@ def compare_command(
             "--matched",
         ),
     ] = False,
-    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
-    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["loss"],
-    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS["ece"],
+    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["delta"],
+    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["delta_loss"],
+    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS[
+        "delta_calibration"
+    ],
     keep_models: Annotated[
         bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
     ] = False,
@@ -128,7 +140,8 @@ def compare_command(
     options = {
         "method": method, "task": task, "train_file": train_file, "data": data, "seeds": seeds,
         "first_seed": first_seed, "fraction": fraction, "shots": shots, "resample": resample, "keep": keep,
-        "until_decided": until_decided, "max_seeds": max_seeds, "baseline": baseline, "matched": matched,
+        "score_on": score_on, "score_epochs": score_epochs, "until_decided": until_decided, "max_seeds": max_seeds,
+        "baseline": baseline, "matched": matched,
         "delta": delta, "delta_loss": delta_loss, "delta_calibration": delta_calibration, "same_head": same_head,
     }  # fmt: skip
     planned = None if plan is None else read_plan(plan)
@@ -181,7 +194,7 @@ command = with_flags(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a comparison is started with: its design, seeds, and the deltas that differ from the usual ones."""
+    """The settings that start a comparison: its design, seeds, and the deltas that differ from the usual ones."""
 
     design: Design
     seeds: int | None
@@ -213,7 +226,7 @@ def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
     files = options["train_file"] or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
     sets = read_data_sets(options["data"] or (), files) if options["data"] or len(files) > 1 else {}
     shared |= {"train_file": files[0]} if files and not sets else {}
-    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched")
+    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched", "score_on", "score_epochs")
     design = make_design(
         shared, options["method"], tasks=tuple(tasks), data=sets, sizes=_sizes(options["fraction"], options["shots"]),
         **{name: options[name] for name in same},
@@ -224,15 +237,19 @@ def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
 
 def _deltas(options: Mapping[str, Any]) -> dict[str, float]:
     """Return the deltas that differ from the usual ones."""
-    families = {"score": "delta", "loss": "delta_loss", "calibration": "delta_calibration"}
-    every = {name: options[families[of.family]] for name, of in OUTCOMES.items() if of.family}
-    return {name: value for name, value in every.items() if value != _DELTAS[name]}
+    every = {name: options[of.delta_option] for name, of in OUTCOMES.items() if of.delta_option}
+    return {name: value for name, value in every.items() if value != OUTCOMES[name].delta}
 
 
 _DEFAULTS: dict[str, Any] = {
-    "seeds": 10, "first_seed": 0, "keep": "last", "max_seeds": _MOST_SEEDS, "delta": _DELTAS["score"],
-    "delta_loss": _DELTAS["loss"], "delta_calibration": _DELTAS["ece"],
-}  # fmt: skip
+    "seeds": 10,
+    "first_seed": 0,
+    "keep": "last",
+    "max_seeds": _MOST_SEEDS,
+    "score_on": "validation",
+    "score_epochs": 1,
+    **_DELTAS,
+}
 
 
 def _as_given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,7 +277,8 @@ def _given(shared: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
         given["methods"] = [PLAIN, *(method for method in options["method"] if method != PLAIN)]
     if "fraction" in options or "shots" in options:
         given["sizes"] = list(_sizes(options.get("fraction"), options.get("shots")))
-    given |= {name: options[name] for name in ("first_seed", "keep", "resample", "same_head") if name in options}
+    same = ("first_seed", "keep", "resample", "same_head", "score_on", "score_epochs")
+    given |= {name: options[name] for name in same if name in options}
     if options.get("until_decided"):
         given["max_seeds"] = options.get("max_seeds", _MOST_SEEDS)
     elif "seeds" in options:
@@ -316,7 +334,7 @@ def print_verdicts(analysis: Analysis) -> None:
         cells = [cell for cell in analysis.cells if (cell.task, cell.size, cell.part) == (task, size, "validation")]
         outcomes = [name for name in cells[0].outcomes if OUTCOMES[name].is_in_terminal]
         title = f"{task}" if size == "all" and not cells[0].available else f"{task}, {amount_of_data(cells[0])}"
-        table = plain_table(shown(title), *(analysis.metric if name == "score" else name for name in outcomes))
+        table = plain_table(shown(title), *(OUTCOMES[name].column(analysis.metric) for name in outcomes))
         table.columns[0].overflow = "fold"
         first = min(30, max(len(title), *(len(cell.method) for cell in cells)))
         each = (console.width - first) // len(outcomes) - 1
@@ -327,7 +345,7 @@ def print_verdicts(analysis: Analysis) -> None:
             table.add_row(shown(cell.method), *(_cell(cell.outcomes[name], OUTCOMES[name]) for name in outcomes))
         console.print(table)
         for cell in cells:
-            if comparison := cell.outcomes["score"].comparison:
+            if comparison := cell.outcomes[SCORE.name].comparison:
                 console.print(f"  {shown(comparison.sentence)}", soft_wrap=True)
         for ensemble in analysis.ensembles:
             if (ensemble.task, ensemble.size, ensemble.part) == (task, size, "validation"):

@@ -10,6 +10,7 @@ import typer
 from ...utils.secrets import is_secret
 from ..runs import read_yaml
 from ..studies.plan import make_plan, write_plan
+from ..tasks.outcomes import SCORE
 from .compare import NOT_FOR_STUDIES, choose, compare_command
 from .console import console, quiet_libraries, shown
 from .flags import with_flags
@@ -40,7 +41,7 @@ plan_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             "file", _KEYWORD, annotation=Annotated[str, typer.Argument(help="The file to write, such as plan.yaml.")]
         ),
         inspect.Parameter(
-            "primary", _KEYWORD, default="score",
+            "primary", _KEYWORD, default=SCORE.name,
             annotation=Annotated[str, typer.Option(help="The outcome that decides; all others are exploratory.")],
         ),
         *(

@@ -13,6 +13,7 @@ import typer
 
 from ...errors import UserError
 from ...utils.secrets import is_secret
+from ..records import TUNING_FILE, DevelopmentResult, TuningResult
 from ..report.page import write_report
 from ..report.page.words import PAPER_LABEL
 from ..runs import make_config, read_yaml
@@ -22,7 +23,7 @@ from ..studies.design import PLAIN
 from ..studies.trials import load_optuna
 from ..studies.tune import Setting, TuneListener, Tuner, tune
 from ..studies.tune_design import NOT_TUNED, TuneConfig, make_tune_config
-from ..studies.tune_result import TUNING_FILE, summarize
+from ..studies.tune_result import summarize
 from .console import console, plain_table, quiet_libraries, shown
 from .engine_options import LOCAL, EngineOptions, RetryFailed
 from .flags import as_arguments, with_flags
@@ -151,7 +152,7 @@ class Lines(TuneListener):
     """Prints a line for each trial.
 
     Args:
-        config: What is tuned.
+        config: The configuration of the search.
     """
 
     def __init__(self, config: TuneConfig) -> None:
@@ -174,9 +175,9 @@ def print_result(tuner: Tuner, folder: Path) -> None:
         folder: The folder of the study.
     """
     config, result = tuner.config, summarize(tuner)
-    if not result["chosen"]:
-        first = next(trial for trial in result["trials"] if trial["error"])
-        raise UserError(f"all trials failed; the first one: {first['error'].rstrip('.')}.")
+    if not result.chosen:
+        first = next(trial.error for trial in result.trials if trial.error)
+        raise UserError(f"all trials failed; the first one: {first.rstrip('.')}.")
     table = plain_table("method", "chosen setting", "search score", "dev score", "dev score, median random setting")
     table.columns[1].no_wrap = True
     table.title, table.title_justify = PAPER_LABEL if config.is_paper else tuner.metric, "left"
@@ -187,33 +188,33 @@ def print_result(tuner: Tuner, folder: Path) -> None:
     fresh = ", the last epoch of seeds that were not searched" if config.is_paper else ""
     _say(f"search score: mean {tuner.metric} on {searched}")
     _say(f"dev score: {tuner.metric} on the development set, mean and deviation over {config.final_seeds} seeds{fresh}")
-    for method, chosen in result["chosen"].items():
-        _say(f"train with {method}: {train_command(chosen['settings'])}")
+    for method, chosen in result.chosen.items():
+        _say(f"train with {method}: {train_command(chosen.settings or {})}")
     _say(f"all trials are in {folder / TUNING_FILE}")
 
 
-def _row(method: str, result: Mapping[str, Any]) -> list[str]:
-    chosen = result["chosen"].get(method)
+def _row(method: str, result: TuningResult) -> list[str]:
+    chosen = result.chosen.get(method)
     if chosen is None:
-        failed = sum(trial["method"] == method and trial["state"] == "failed" for trial in result["trials"])
+        failed = sum(trial.method == method and trial.state == "failed" for trial in result.trials)
         return [shown(method), f"none: {failed} trials failed", "", "", ""]
-    point = "\n".join(shown(f"{name}={_text(value)}") for name, value in chosen["point"].items())
-    dev = result["dev"][method]
+    point = "\n".join(shown(f"{name}={_text(value)}") for name, value in chosen.point.items())
+    dev = result.dev[method]
     median = _spread(dev["median"]) if "median" in dev else "the same setting"
-    return [shown(method), point or PLAIN, f"{chosen['score']:.4f}", _spread(dev["chosen"]), median]
+    return [shown(method), point or PLAIN, f"{chosen.score:.4f}", _spread(dev["chosen"]), median]
 
 
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _spread(dev: Mapping[str, Any]) -> str:
-    values = list(dev["values"].values())
+def _spread(dev: DevelopmentResult) -> str:
+    values = list(dev.values.values())
     if not values:
-        return shown(f"failed: {dev['errors'][0]}") if dev["errors"] else ""
+        return shown(f"failed: {dev.errors[0]}") if dev.errors else ""
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    failed = f", {len(dev['errors'])} failed" if dev["errors"] else ""
-    return f"{dev['mean']:.4f}{spread}{failed}"
+    failed = f", {len(dev.errors)} failed" if dev.errors else ""
+    return f"{dev.mean:.4f}{spread}{failed}"
 
 
 def train_command(settings: Mapping[str, Any]) -> str:

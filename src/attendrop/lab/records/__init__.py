@@ -1,7 +1,10 @@
-"""The stored record of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
+"""What is stored of runs and studies, as dataclasses: `RunRecord`, `StudyConfiguration`, `TuningResult` and others.
 
-record.py      the fields of a record
+record.py      the record of a run, which the output folder of a run and the folder of a study share
 evaluation.py  the evaluation of a model on a part of the data
+study.py       study.json
+tuning.py      tuning.json
+schema.py      what they share: they are written with the number of their schema, and read or refused by it
 older.py       converts records of earlier schemas
 """
 
@@ -16,7 +19,6 @@ from .evaluation import (
 )
 from .record import (
     CHECKED,
-    SCHEMA,
     STATUSES,
     Averaged,
     ClassPredictions,
@@ -30,20 +32,27 @@ from .record import (
     StudyRecord,
     flat_scores,
 )
+from .schema import SCHEMA
+from .study import StudyConfiguration
+from .tuning import TUNING_FILE, ChosenSetting, DevelopmentResult, MethodCurve, TrialResult, TuningMap, TuningResult
 
 __all__ = [
     "CHECKED",
     "SCHEMA",
     "STATUSES",
+    "TUNING_FILE",
     "Averaged",
     "BaselineScores",
     "Calibration",
+    "ChosenSetting",
     "ClassPredictions",
     "ClassScores",
     "Cost",
+    "DevelopmentResult",
     "FolderRecord",
     "IntervalScore",
     "Kept",
+    "MethodCurve",
     "ModelFacts",
     "Probabilities",
     "Reliability",
@@ -51,6 +60,10 @@ __all__ = [
     "RunRecord",
     "Scores",
     "SplitEvaluation",
+    "StudyConfiguration",
     "StudyRecord",
+    "TrialResult",
+    "TuningMap",
+    "TuningResult",
     "flat_scores",
 ]

@@ -1,8 +1,8 @@
 """Records of earlier schemas, converted to the present one.
 
-Schema 1 of a study record had `format` in place of `schema`. Schema 1 of `record.json` had no number. It called
-settings `config`, counts of examples `rows` and scores `metrics`; `task` was the definition of the task, and the fields
-of the cost stood at the top.
+Schema 1 of a study and of its records had `format` in place of `schema`. Schema 1 of `record.json` had no number. It
+called settings `config`, counts of examples `rows` and scores `metrics`; `task` was the definition of the task, and the
+fields of the cost stood at the top.
 """
 
 from __future__ import annotations
@@ -24,6 +24,16 @@ def study_record_from_1(content: Mapping[str, Any]) -> dict[str, Any]:
     if content.get("format") != 1:
         raise ValueError(f"its format is {content.get('format')!r}, not 1")
     return dict(content)
+
+
+def study_configuration_from_1(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert `study.json`. The seeds of a study of one's own were a list.
+
+    Args:
+        content: The configuration with schema 1.
+    """
+    seeds = content.get("seeds")
+    return {**content, "seeds": len(seeds) if isinstance(seeds, list) else seeds}
 
 
 def folder_record_from_1(content: Mapping[str, Any]) -> dict[str, Any]:

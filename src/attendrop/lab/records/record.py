@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from ...utils.dataclass_json import from_json, to_json
 from .evaluation import BaselineScores, SplitEvaluation
 from .older import folder_record_from_1, study_record_from_1
+from .schema import Stored
 
-SCHEMA = 2
 STATUSES = ("finished", "failed", "stopped")  # of runs whose record is written
 CHECKED = "checked"  # the status of a run that was only checked
 
@@ -33,7 +32,7 @@ def flat_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass
 class RunError:
-    """Why a run has failed: the type of the error, what has happened, and the traceback."""
+    """The error of a failed run: its type, its message, and the traceback."""
 
     type: str
     message: str
@@ -57,7 +56,7 @@ class ModelFacts:
 
 @dataclass
 class Cost:
-    """What a run took.
+    """The cost of a run.
 
     Attributes:
         seconds: Seconds of training, without the evaluations.
@@ -119,8 +118,8 @@ class Averaged:
 
 
 @dataclass(kw_only=True)
-class RunRecord:
-    """What is stored of every run.
+class RunRecord(Stored):
+    """The record of a run.
 
     Attributes:
         task: The name of the task, or of the training file.
@@ -136,7 +135,7 @@ class RunRecord:
         notes: The notes about data and model that the user saw.
         scores: Part of the data -> metric -> value.
         kept: The epoch whose model is scored.
-        cost: What the run took.
+        cost: The cost of the run.
     """
 
     task: str
@@ -153,34 +152,6 @@ class RunRecord:
     scores: Scores = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     cost: Cost = field(default_factory=Cost)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as values that JSON has, with the number of the schema."""
-        return {"schema": SCHEMA, **to_json(self, keeps_nan=True)}
-
-    @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """Read what `to_json` returned, or a record of an earlier schema.
-
-        Args:
-            content: The record, as JSON gave it.
-
-        Raises:
-            ValueError: It is not a record. The message names the first part that is missing or wrong.
-        """
-        if not isinstance(content, Mapping):
-            raise ValueError(f"it holds a {type(content).__name__}")
-        schema = content.get("schema", 1)
-        if schema == 1:
-            content = cls._from_schema_1(content)
-        elif schema != SCHEMA:
-            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
-        record: Self = from_json(cls, content, "it")
-        return record
-
-    @classmethod
-    def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise NotImplementedError
 
     def score(self, part: str, metric: str | None = None) -> float | None:
         """Return a score; None if the run has none.
@@ -204,10 +175,10 @@ class FolderRecord(RunRecord):
         caveats: Sentences that a reader of the scores must know.
         changes: The settings that were changed when the run was resumed.
         best_checkpoint: The folder of the best checkpoint.
-        history: What the Trainer logged.
+        history: The log of the Trainer.
         evaluation: Part of the data -> its evaluation.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
-        temperature_note: What was done about the temperature, as a sentence.
+        temperature_note: A sentence about the choice of the temperature.
         threshold: The probability from which a label is predicted, where an example has several.
         threshold_note: How the threshold was chosen, as a sentence.
         decimals: The decimals of a regression's predictions.
@@ -248,6 +219,8 @@ class StudyRecord(RunRecord):
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
         fold: The number of its split of the training data.
+        score_on: What is scored, see `RunSpec`.
+        score_epochs: The number of last epochs whose mean score is the score.
         head_seed: The seed of weights that are new.
         trial: The number of its trial.
         plan: The hash of the plan of the study.
@@ -262,7 +235,7 @@ class StudyRecord(RunRecord):
         data: Split -> its fingerprint.
         labels: The names of the classes.
         curves: The scores of each evaluation, with "epoch", "step" and "train_loss".
-        method_metrics: What the methods logged: name -> [step, value] pairs.
+        method_metrics: The log of the methods: name -> [step, value] pairs.
         predictions: Part of the data -> the classes of its first examples.
         outputs: The outputs of the model as text, for transfer to the driver, which writes them to a separate file.
         outputs_checksum: The checksum of that file.
@@ -277,6 +250,8 @@ class StudyRecord(RunRecord):
     keep: str = "last"
     resample: bool | None = None
     fold: int | None = None
+    score_on: str = "validation"
+    score_epochs: int = 1
     head_seed: int | None = None
     trial: int | None = None
     plan: str | None = None

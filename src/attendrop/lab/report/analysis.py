@@ -12,6 +12,7 @@ from typing import Any, get_args
 from ...errors import UserError
 from ...methods import short_name
 from ...utils.dataclass_json import from_json, to_json
+from ..records import TuningResult
 from ..statistics.over_tasks import TaskSummary
 from ..statistics.paired import Interval
 from ..statistics.verdict import Comparison, Verdict
@@ -248,7 +249,7 @@ class Analysis:
         ensembles: The ensembles of the seeds.
         runs: The runs.
         searched: The number of runs that scored the trials of a search, which are not among `runs`.
-        method_metrics: Method -> what it logged, by name.
+        method_metrics: Method -> its log, by name.
         heatmaps: The grids of settings.
         tuning: The content of `tuning.json`.
         agreement: The agreement of the seeds on single examples.
@@ -257,6 +258,7 @@ class Analysis:
         failures: The runs that failed.
         notes: Further notes for the reader.
         plan: Sentences about the plan of the study, and its deviations from it; empty if there is no plan.
+        scored: What the scores are, where it is not the score of the kept epoch on the validation examples.
     """
 
     baseline: str
@@ -282,13 +284,14 @@ class Analysis:
     searched: int = 0
     method_metrics: dict[str, dict[str, Series]] = field(default_factory=dict)
     heatmaps: list[Heatmap] = field(default_factory=list)
-    tuning: dict[str, Any] | None = None
+    tuning: TuningResult | None = None
     agreement: list[Agreement] = field(default_factory=list)
     disagreements: list[Disagreement] = field(default_factory=list)
     explorer: dict[str, Any] | None = None
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
+    scored: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; None instead of numbers that are not finite."""
@@ -326,7 +329,7 @@ def checked_analysis(analysis: Analysis | Mapping[str, Any]) -> Analysis:
 
 def _all_methods(analysis: Analysis) -> list[Method]:
     """Return the methods, including the baseline and those that were only tuned and may have no scored run yet."""
-    tuned = [curve["method"] for curve in (analysis.tuning or {}).get("curves", [])]
+    tuned = [curve.method for curve in analysis.tuning.curves] if analysis.tuning else []
     known = {method.name: method for method in analysis.methods}
     names = list(dict.fromkeys([analysis.baseline, *known, *tuned]))
     methods = [known.get(name, Method(name)) for name in names]

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...errors import UserError, on_one_line
+from ...errors import UserError
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
 from ...utils.files import json_text, load_json, write_json, write_whole
@@ -27,12 +27,16 @@ from .run_yaml import write_yaml
 from .settings import RunConfig
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
+_ATTENDOUT_RUN, _ATTENDOUT_FIGURE = "attendout_run.json", "attendout.png"
 
 # Everything that a run writes into its output folder, as regular expressions. `--overwrite` deletes nothing else.
 _WRITTEN = (
-    *map(re.escape, (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", "regularizers.json")),
+    *map(
+        re.escape,
+        (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", _ATTENDOUT_FIGURE, "regularizers.json"),
+    ),
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
-    *(rf"{method}_run\.json" for method in method_names()),
+    *(rf"{method}_(run\.json|generator\.safetensors)" for method in method_names()),
     r"predictions_test\w*\.csv",
     *map(re.escape, (EVALUATION_FILE, OUTPUTS_FILE)),
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
@@ -131,7 +135,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> list[str]:
-    """Delete what an earlier run wrote, and return the names of everything else, which stays.
+    """Delete the files of an earlier run, and return the names of everything else, which stays.
 
     Of a symbolic link the link is deleted, never what it points to.
     """
@@ -228,17 +232,27 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     from ..report.learning_curves import Marks, plot_history
 
     write_json(folder / METRICS_FILE, flat_scores(record.scores))
-    metric, judged = str(record.metric), record.evaluation.get("validation")
-    score = judged.scores.get(metric) if judged else None
+    metric, evaluation = str(record.metric), record.evaluation.get("validation")
+    score = evaluation.scores.get(metric) if evaluation else None
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)
+    if (folder / _ATTENDOUT_RUN).is_file():
+        _plot_attendout(folder, record)
     write_card(folder, record)
     content = json_text(record.to_json())
     outputs = folder / OUTPUTS_FILE
     further = {OUTPUTS_FILE: outputs.read_bytes()} if outputs.is_file() else {}
     seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode(), **further})
     write_whole(folder / RECORD_FILE, content)
+
+
+def _plot_attendout(folder: Path, record: FolderRecord) -> None:
+    """Draw the drop probability of each layer, and the scores of the attacker and the defender."""
+    from ..report.attendout_figure import plot_run
+
+    if history := load_json(folder / _ATTENDOUT_RUN):
+        plot_run(history, folder / _ATTENDOUT_FIGURE, record.history, metric=str(record.metric))
 
 
 def mark_unfinished(folder: Path) -> None:
@@ -261,9 +275,4 @@ def read_record(folder: str | Path) -> FolderRecord:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
-    try:
-        return FolderRecord.from_json(load_json(path))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
-        ) from None
+    return FolderRecord.read(path, "copy it again, or train again")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import UserError
+from ..tasks import find_task
 from .losses import UNWEIGHTED
 from .settings import RunConfig
 
@@ -30,11 +31,11 @@ _ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
 _ALL_LAYERS = ("glue/cola", "glue/mrpc", "glue/rte")
 _EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # 50 for all others, with early stopping
 _BASE = (12, 768)  # layers and width of the base models, of which Table 11 has the values
-# task -> family, method, learning rate, batch size, epochs, maximum length: the scripts of AD-DROP's authors
-_OF_SCRIPTS: dict[str, tuple[str, str, float, int, int, int | None]] = {
-    "conll2003": ("electra", "addrop:p=0.8,q=0.1,layers=all,end_on=either", 2e-5, 32, 9, None),
-    "wmt16/en-ro": ("marian", "addrop:p=0.2,q=0.2,layers=encoder,end_on=either", 2e-5, 16, 5, 128),
-    "wmt16/tr-en": ("marian", "addrop:p=0.6,q=0.1,layers=encoder,end_on=either", 2e-5, 16, 5, 128),
+# task -> family, p, q, layers, learning rate, batch size, epochs, maximum length: the scripts of AD-DROP's authors
+_OF_SCRIPTS: dict[str, tuple[str, float, float, str, float, int, int, int | None]] = {
+    "conll2003": ("electra", 0.8, 0.1, "all", 2e-5, 32, 9, None),
+    "wmt16/en-ro": ("marian", 0.2, 0.2, "encoder", 2e-5, 16, 5, 128),
+    "wmt16/tr-en": ("marian", 0.6, 0.1, "encoder", 2e-5, 16, 5, 128),
 }
 _LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
 _ATTENDOUT = "T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
@@ -48,7 +49,12 @@ def paper_layers(task: str | None) -> str:
     Args:
         task: The name of the task; None = the user's own data.
     """
-    return "all" if task in _ALL_LAYERS else "first"
+    if task is None:
+        return "first"
+    name = find_task(task).name
+    if name in _OF_SCRIPTS:
+        return _OF_SCRIPTS[name][3]
+    return "all" if name in _ALL_LAYERS else "first"
 
 
 def _other_size(model: Any) -> str:
@@ -108,9 +114,10 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
             "v1, section 5.1)"
         )
         return config.replaced({"method": [_ATTENDOUTS[name]], "preset": None}), [note]
-    if config.task in _OF_SCRIPTS:
-        return _apply_script(config, model)
-    if config.task not in _ADDROP:
+    task = find_task(config.task).name if config.task else ""
+    if task in _OF_SCRIPTS:
+        return _apply_script(config, task, model)
+    if task not in _ADDROP:
         raise UserError(
             f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
             f"{', '.join(_ADDROP)}, and the scripts of its authors have {', '.join(_OF_SCRIPTS)}."
@@ -122,15 +129,15 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
             f"{' and '.join(FAMILIES)}."
         )
     family_index = FAMILIES.index(family)
-    rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
-    layers = paper_layers(config.task)
+    rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[task])
+    layers = paper_layers(task)
     method = f"addrop:p={p},q={q},layers={layers},end_on=either"
     settings: dict[str, Any] = {
         "learning_rate": rate,
         "per_device_train_batch_size": batch,
         "max_length": length,
-        "num_train_epochs": _EPOCHS.get(config.task, 50),
-        "patience": 3 if config.task in _LARGE else 5,
+        "num_train_epochs": _EPOCHS.get(task, 50),
+        "patience": 3 if task in _LARGE else 5,
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
         "max_grad_norm": 0.0,
@@ -145,12 +152,12 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
     ]
 
 
-def _apply_script(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
+def _apply_script(config: RunConfig, task: str, model: Any) -> tuple[RunConfig, list[str]]:
     """Apply the settings of the public scripts, which leave all others at the defaults of the Trainer."""
-    family, method, rate, batch, epochs, length = _OF_SCRIPTS[str(config.task)]
+    family, p, q, layers, rate, batch, epochs, length = _OF_SCRIPTS[task]
     if model.model_type != family:
         raise UserError(
-            f"preset is 'paper' and {config.model!r} is of the family {model.model_type!r}; for {config.task} the "
+            f"preset is 'paper' and {config.model!r} is of the family {model.model_type!r}; for {task} the "
             f"scripts of AD-DROP's authors have {family}."
         )
     settings: dict[str, Any] = {
@@ -163,6 +170,7 @@ def _apply_script(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
         **({} if length is None else {"max_length": length}),
     }
     settings = _open(config, settings)
+    method = f"addrop:p={p},q={q},layers={layers},end_on=either"
     source = "public code of arXiv 2210.05883, which evaluates on the test set"
     note = f"preset paper: {method}, {_listed(settings)} ({source})"
     return config.replaced({"method": [method], "preset": None, **settings}), [note]

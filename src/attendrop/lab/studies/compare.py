@@ -14,7 +14,7 @@ from ..report.analysis import Analysis
 from ..statistics.sequential import FIRST_LOOK, SequentialDesign
 from ..statistics.verdict import is_decided
 from ..tasks.metrics import is_share
-from ..tasks.outcomes import all_deltas
+from ..tasks.outcomes import SCORE, all_deltas
 from .analysis.build import analyse_records, reader_of
 from .analysis.groups import Read, group_records
 from .analysis.outcomes import verdicts_of
@@ -154,6 +154,11 @@ def compare(
         ```
     """
     every_delta = all_deltas(deltas)
+    if keep_models and (design.score_on, design.score_epochs) != ("validation", 1):
+        raise UserError(
+            f"keep_models is on, score_on is {design.score_on!r} and score_epochs is {design.score_epochs}; models are "
+            "kept with their own score on the validation examples, so leave the two out."
+        )
     _check_seeds(design, max_seeds or seeds)
     looks = None
     if max_seeds is not None:
@@ -164,17 +169,15 @@ def compare(
     if looks is None:
         source = FixedSeeds(design, seeds)
     else:
-        source = UntilDecided(design, looks, every_delta["score"], confidence, reader_of(folder))
-    study = {
-        **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
-        "first_look": None if looks is None else looks.first, "delta": every_delta, "confidence": confidence,
-        "command": command,
-    }  # fmt: skip
-    if plan is not None:
-        study["plan"] = {"hash": plan.hash, **plan.content}
+        source = UntilDecided(design, looks, every_delta[SCORE.name], confidence, reader_of(folder))
+    study = design.configuration(
+        kind="compare", seeds=None if looks else seeds, max_seeds=max_seeds,
+        first_look=None if looks is None else looks.first, delta=every_delta, confidence=confidence,
+        command=command, plan=None if plan is None else {"hash": plan.hash, **plan.content},
+    )  # fmt: skip
     with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
         checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
-        _check_steps(checked, every_delta["score"], "score" in (deltas or {}), running.watcher)
+        _check_steps(checked, every_delta[SCORE.name], SCORE.name in (deltas or {}), running.watcher)
         runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
         if keep_models:
             next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])

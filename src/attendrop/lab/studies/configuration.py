@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, on_one_line
-from ...utils.files import load_json, write_whole
-from ...utils.secrets import is_secret
-from ..records import SCHEMA
+from ...errors import UserError
+from ...utils.files import write_whole
+from ..records import StudyConfiguration
 from .records import now
 
 STUDY_FILE = "study.json"
 
-_MAY_DIFFER = ("format", "schema", "created", "command")  # these may differ
+_MAY_DIFFER = ("schema", "created", "command", "title")  # these may differ
 _ABSENT = "absent"
 
 
-def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow: Collection[str]) -> None:
+def write_configuration(folder: Path, configuration: StudyConfiguration, may_grow: Collection[str]) -> None:
     """Write study.json, or compare the configuration with the existing file.
 
     Args:
         folder: The folder of the study.
         configuration: The configuration.
-        may_grow: Names whose list or mapping may get longer, or whose number may grow.
+        may_grow: Fields whose list or mapping may get longer, or whose number may grow.
 
     Raises:
         UserError: The configuration differs. The sentence names the first difference.
     """
     path = folder / STUDY_FILE
-    new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))
     old = read_configuration(folder) if path.exists() else None
     if old is None:
-        write_whole(path, json.dumps({"schema": SCHEMA, "created": now(), **new}, indent=1) + "\n")
+        _write(path, replace(configuration, created=now()))
         return
-    before, after = ({k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (old, new))
+    before, after = (
+        {name: value for name, value in _content(of).items() if name not in _MAY_DIFFER} for of in (old, configuration)
+    )
     for name in may_grow:
         value = after.get(name)
         if has_grown(before.get(name, {} if isinstance(value, dict) else None), value):
@@ -48,11 +49,20 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
             f"{name} is {value!r}, and {was!r} in the study that {str(folder)!r} holds; start it with the same "
             "settings, or choose another folder."
         )
-    if any(old.get(name) != new.get(name) for name in may_grow):
-        write_whole(path, json.dumps({**_of_this_schema(old), **new, "created": old.get("created")}, indent=1) + "\n")
+    if _content(old) != _content(configuration):
+        _write(path, replace(configuration, created=old.created))
 
 
-def read_configuration(folder: str | Path) -> dict[str, Any]:
+def _content(configuration: StudyConfiguration) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(json.dumps(configuration.to_json(), default=str))
+    return content
+
+
+def _write(path: Path, configuration: StudyConfiguration) -> None:
+    write_whole(path, json.dumps(_content(configuration), indent=1) + "\n")
+
+
+def read_configuration(folder: str | Path) -> StudyConfiguration:
     """Read study.json.
 
     Args:
@@ -66,27 +76,7 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
         raise UserError(
             f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
         )
-    try:
-        content = load_json(path)
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}")
-        if content.get("schema", 1) not in (1, SCHEMA):
-            schema = content["schema"]
-            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
-    return content
-
-
-def _of_this_schema(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration of schema 1, which called the schema `format`, with the number of the present schema."""
-    return {"schema": SCHEMA, **{name: value for name, value in configuration.items() if name != "format"}}
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_secrets(inner) for name, inner in value.items() if not is_secret(name)}
-    return value
+    return StudyConfiguration.read(path, "copy it again, or repeat the study")
 
 
 def has_grown(old: Any, new: Any) -> bool:

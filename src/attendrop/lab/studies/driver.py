@@ -4,7 +4,7 @@ study.json             the configuration; written at the start
 runs/<id>.json         the record of each run that has ended
 predictions/<id>.npz   the outputs of its model, for ensembles
 models/<id>/           its model, where the user wants to keep it
-progress.json          what is running now, for `attendrop study`
+progress.json          runs in progress, for `attendrop study`
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ...errors import UserError
 from ...utils.files import is_no_space, write_whole
 from ...utils.lock import locked
 from ..evaluation.outputs import write_outputs
-from ..records import RunError, StudyRecord
+from ..records import SCHEMA, RunError, StudyConfiguration, StudyRecord
 from .configuration import STUDY_FILE, write_configuration
 from .executors import Executor, NextSpec, OnProgress
 from .records import RUNS_FOLDER, SameStudy, check_models, read_records, remove_unfinished, write_record
@@ -67,15 +67,14 @@ class Study:
 
     Args:
         folder: The folder. It is created if it does not exist.
-        configuration: The configuration, as JSON values. `kind` is "compare" or "tune". Starting again with another
-            configuration is refused.
-        may_grow: Names in the configuration whose list may get longer, or whose number may grow.
+        configuration: The configuration, or a mapping of its fields. Starting again with another one is refused.
+        may_grow: Fields of the configuration whose list may get longer, or whose number may grow.
         retry_failed: Whether to retry failed runs.
         watcher: Observes the study.
 
     Example:
         ```python
-        with Study(folder, {"kind": "compare", "seeds": [0, 1]}) as study:
+        with Study(folder, {"kind": "compare", "seeds": 2}) as study:
             for record in study.run(next_spec, executor, total=4):
                 print(record.id, record.status)
         ```
@@ -84,13 +83,13 @@ class Study:
     def __init__(
         self,
         folder: str | Path,
-        configuration: Mapping[str, Any],
+        configuration: StudyConfiguration | Mapping[str, Any],
         *,
         may_grow: Collection[str] = MAY_GROW,
         retry_failed: bool = False,
         watcher: Watcher | None = None,
     ) -> None:
-        self.folder, self.configuration, self.may_grow = Path(folder), configuration, may_grow
+        self.folder, self.configuration, self.may_grow = Path(folder), _checked(configuration), may_grow
         self.retry_failed, self.watcher = retry_failed, watcher or Watcher()
         self.records: dict[str, StudyRecord] = {}
         self.total: int | None = None
@@ -123,8 +122,7 @@ class Study:
     def status(self) -> Status:
         """Return the progress of the study."""
         running = [dict(run) for run in list(self._running.values())]
-        kind = str(self.configuration.get("kind", "study"))
-        return Status(self.folder, kind, self.total, dict(self.records), running, True)
+        return Status(self.folder, self.configuration.kind, self.total, dict(self.records), running, True)
 
     def run(
         self, next_spec: NextSpec, executor: Executor, total: int | None = None, on_progress: OnProgress | None = None
@@ -298,6 +296,18 @@ class Study:
             write(None, ())
 
 
+def _checked(configuration: StudyConfiguration | Mapping[str, Any]) -> StudyConfiguration:
+    """Return the configuration of a study, from its fields if need be."""
+    if isinstance(configuration, StudyConfiguration):
+        return configuration
+    if unknown := [name for name in configuration if name not in {field.name for field in fields(StudyConfiguration)}]:
+        raise UserError(f"the configuration of a study has no field {unknown[0]!r}; see `StudyConfiguration`.")
+    try:
+        return StudyConfiguration.from_json({"schema": SCHEMA, **configuration})
+    except ValueError as error:
+        raise UserError(f"the configuration of the study is wrong: {error}.") from None
+
+
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
     """Remove a new study that is rejected before its first record, so that the user can correct the input."""
@@ -317,7 +327,7 @@ def _removed_if_refused(folder: Path) -> Iterator[None]:
 
 def run_study(
     folder: str | Path,
-    configuration: Mapping[str, Any],
+    configuration: StudyConfiguration | Mapping[str, Any],
     specs: Iterable[RunSpec],
     executor: Executor,
     *,

@@ -1,4 +1,4 @@
-"""The plan of a comparison: written before the first run, and compared with what was done at the end.
+"""The plan of a comparison: written before the first run, and compared with the finished study.
 
 A plan is a YAML file with the tasks, methods, settings, seeds and rules of a comparison and its primary outcome. Its
 hash is stored in every record; whitespace, comments and the order of names in the file do not change it.
@@ -16,13 +16,25 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import write_whole
 from ...utils.secrets import is_secret
-from ..records import StudyRecord
+from ..records import StudyConfiguration, StudyRecord
 from ..runs.run_yaml import read_yaml
-from ..tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
+from ..tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
 from .design import Design, make_design
 
 SCHEMA = 1
-_DESIGN = ("settings", "methods", "tasks", "data", "sizes", "keep", "resample", "first_seed", "same_head")
+_DESIGN = (
+    "settings",
+    "methods",
+    "tasks",
+    "data",
+    "sizes",
+    "keep",
+    "resample",
+    "first_seed",
+    "same_head",
+    "score_on",
+    "score_epochs",
+)
 _STUDY = (*_DESIGN, "seeds", "max_seeds", "delta", "confidence")
 _NEEDED = ("primary", "settings", "methods", "sizes", "keep", "resample", "first_seed", "delta", "confidence")
 _HEAD = "# The plan of a comparison: `attendrop compare --plan FILE` runs it. Its hash is {hash}.\n"
@@ -54,12 +66,12 @@ class Plan:
 
 
 def make_plan(
-    design: Design, seeds: int | None, max_seeds: int | None, deltas: Mapping[str, float], primary: str = "score"
+    design: Design, seeds: int | None, max_seeds: int | None, deltas: Mapping[str, float], primary: str = SCORE.name
 ) -> Plan:
     """Return the plan of a comparison.
 
     Args:
-        design: What is compared.
+        design: The design of the comparison.
         seeds: The number of seeds; None = they are added until every method is decided.
         max_seeds: The largest number of seeds, if they are added.
         deltas: Outcome -> the smallest difference that matters.
@@ -176,7 +188,7 @@ def changed_by_flags(plan: Plan, given: Mapping[str, Any], path: str, may_deviat
     return wanted
 
 
-def deviations(plan: Plan, study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+def deviations(plan: Plan, study: StudyConfiguration, records: Sequence[StudyRecord]) -> list[str]:
     """Return one sentence for each deviation of a study from its plan.
 
     Args:
@@ -184,8 +196,8 @@ def deviations(plan: Plan, study: Mapping[str, Any], records: Sequence[StudyReco
         study: The configuration of the study.
         records: The records of its runs.
     """
-    study = json.loads(json.dumps(dict(study), default=str))
-    now = {name: study.get(name) for name in _STUDY}
+    done = json.loads(json.dumps(study.to_json(), default=str))
+    now = {name: done.get(name) for name in _STUDY}
     sentences = [f"{name} is {value}, and was planned as {was}" for name, was, value in _differences(plan.study(), now)]
     without = sum(record.plan != plan.hash for record in records)
     sentences += [f"{without} runs do not belong to this plan"] * (without > 0)
@@ -199,7 +211,7 @@ def deviations(plan: Plan, study: Mapping[str, Any], records: Sequence[StudyReco
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return name, planned value and actual value of what differs."""
+    """Return name, planned value and actual value of each difference."""
     differences = []
     for name in dict.fromkeys([*old, *new]):
         was, value = old.get(name), new.get(name)

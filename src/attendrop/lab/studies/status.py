@@ -98,7 +98,7 @@ def read_status(folder: str | Path) -> Status:
     progress = _read_json(folder / PROGRESS_FILE)
     is_active = _is_alive(progress)
     return Status(
-        folder, str(study.get("kind", "study")), progress.get("total"), records,
+        folder, study.kind, progress.get("total"), records,
         progress.get("running", []) if is_active else [], is_active, broken,
     )  # fmt: skip
 

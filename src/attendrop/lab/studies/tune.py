@@ -353,7 +353,7 @@ def tune(
     """Search, and run the chosen settings on the development set. After an interruption, rerun it to continue.
 
     Args:
-        config: What is tuned, and how.
+        config: The configuration of the search.
         folder: The folder of the study. `tuning.json` in it has the result.
         executor: From `make_executor`.
         storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of
@@ -367,9 +367,8 @@ def tune(
 
     folder = Path(folder)
     total = len(config.spaces) * (config.trials * config.repeats + 2 * config.final_seeds)
-    configuration = {**config.description(), "command": command}
     shared = None if storage is None else open_storage(folder, storage)  # refused before anything is written
-    made = Study(folder, configuration, may_grow=MAY_GROW, retry_failed=retry_failed, watcher=watcher)
+    made = Study(folder, config.configuration(command), may_grow=MAY_GROW, retry_failed=retry_failed, watcher=watcher)
     with _removed_if_refused(folder), made as study:
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared

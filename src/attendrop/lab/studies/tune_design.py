@@ -13,9 +13,10 @@ from ...errors import UserError
 from ...methods._own import sources
 from ...utils.checks import check_choice, check_whole
 from ...utils.secrets import is_secret
+from ..records import StudyConfiguration
 from ..runs.losses import UNWEIGHTED
 from ..runs.settings import all_settings
-from .design import PLAIN, Contender, code_of, parse_contender, with_common_loss
+from .design import PLAIN, Contender, checksums_of_files, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
 from .spec import FROZEN, RunSpec, with_absolute_paths, without_paths
@@ -66,14 +67,18 @@ class TuneConfig:
         """Whether trials with low scores are stopped."""
         return self.sampler == "tpe"
 
-    def description(self) -> dict[str, Any]:
-        """Return the configuration for `study.json`. Methods, trials and final seeds may be added later."""
+    def configuration(self, command: str = "") -> StudyConfiguration:
+        """Return the configuration for `study.json`. Methods, trials and final seeds may be added later.
+
+        Args:
+            command: The command that the user gave.
+        """
         spaces = [f"{method}: {name}={dimension}" for method, s in self.spaces.items() for name, dimension in s.items()]
-        return {
-            "kind": "tune", "protocol": self.protocol, "settings": dict(self.settings), "methods": list(self.spaces),
-            "spaces": spaces, "sampler": self.sampler, "seed": self.seed, "repeats": self.repeats,
-            "trials": self.trials, "final_seeds": self.final_seeds, **code_of(list(self.spaces)),
-        }  # fmt: skip
+        return StudyConfiguration(
+            kind="tune", protocol=self.protocol, settings=dict(self.settings), methods=list(self.spaces), spaces=spaces,
+            sampler=self.sampler, seed=self.seed, repeats=self.repeats, trials=self.trials,
+            final_seeds=self.final_seeds, command=command, method_files=checksums_of_files(list(self.spaces)),
+        )  # fmt: skip
 
     def study_name(self, method: str) -> str:
         """Return the name of the search in Optuna's storage. The same command on another machine has the same one.
@@ -83,7 +88,7 @@ class TuneConfig:
         """
         space = {name: str(dimension) for name, dimension in self.spaces[method].items()}
         own = [without_paths(self.settings), self.sampler, self.seed, self.protocol, self.repeats, space]
-        own += code_of([method]).values()
+        own += [files] if (files := checksums_of_files([method])) else []
         digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
         return f"attendrop {method} {digest}"
 
@@ -150,7 +155,7 @@ def make_tune_config(
     """Make and check a configuration; a `UserError` names the first mistake.
 
     Args:
-        settings: The settings of `attendrop train`; `method` lists what is tuned. `plain` is always tuned too.
+        settings: The settings of `attendrop train`; `method` lists the contenders to tune. `plain` is always tuned too.
         spaces: Search spaces such as "addrop.p=0.1..0.9"; all others have their defaults.
         trials: The number of trials of each method; None = 20, or all points of a grid.
         repeats: The number of splits of the training data that score a trial.
@@ -198,7 +203,7 @@ def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:
-    """Return what is tuned, `plain` first."""
+    """Return the contenders to tune, `plain` first."""
     contenders = [parse_contender(method) for method in methods]
     names = [contender.name for contender in contenders]
     for name in names:

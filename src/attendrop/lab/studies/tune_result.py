@@ -9,45 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from ...utils.files import write_whole
+from ..records import (
+    TUNING_FILE,
+    ChosenSetting,
+    DevelopmentResult,
+    MethodCurve,
+    TrialResult,
+    TuningMap,
+    TuningResult,
+)
 from ..report.page.words import PAPER_LABEL
 from ..statistics.tuning_curves import tuning_curve
 from .design import PLAIN
 from .search_space import Range, rounded
 from .tune import Setting, Tuner
 
-TUNING_FILE = "tuning.json"
+_STORED_WITH_TRIALS = ("scores", "settings", "seeds", "runs", "versions", "device", "error")
 
 
-def summarize(tuner: Tuner) -> dict[str, Any]:
-    """Return the content of `tuning.json`: the data of a report, as JSON values.
+def summarize(tuner: Tuner) -> TuningResult:
+    """Return the content of `tuning.json`.
 
     Args:
         tuner: The search, which may still be running.
     """
     config = tuner.config
     trials = [_trial(tuner, method, trial) for method in tuner.searches for trial in tuner.searches[method].all()]
-    return {
-        "protocol": config.protocol,
-        "label": PAPER_LABEL if config.is_paper else None,
-        "sampler": config.sampler,
-        "budget": config.trials,
-        "repeats": config.repeats,
-        "seed": config.seed,
-        "spaces": {m: {name: str(d) for name, d in space.items()} for m, space in config.spaces.items()},
-        "metric": tuner.metric,
-        "greater_is_better": tuner.greater_is_better,
-        "curves": _curves(tuner),
-        "heatmaps": _heatmaps(tuner),
-        "trials": trials,
-        "chosen": {s.method: _chosen(tuner, s) for s in tuner.settings if s.role == "chosen"},
-        "dev": {
+    return TuningResult(
+        protocol=config.protocol,
+        label=PAPER_LABEL if config.is_paper else None,
+        sampler=config.sampler,
+        budget=config.trials,
+        repeats=config.repeats,
+        seed=config.seed,
+        spaces={m: {name: str(d) for name, d in space.items()} for m, space in config.spaces.items()},
+        metric=tuner.metric,
+        greater_is_better=tuner.greater_is_better,
+        curves=_curves(tuner),
+        heatmaps=_heatmaps(tuner),
+        trials=trials,
+        chosen={s.method: ChosenSetting(**_chosen(tuner, s)) for s in tuner.settings if s.role == "chosen"},
+        dev={
             method: {s.role: _dev(tuner, s) for s in tuner.settings if s.method == method}
             for method in dict.fromkeys(s.method for s in tuner.settings)
         },
-    }
+    )
 
 
-def write_result(tuner: Tuner, folder: Path) -> dict[str, Any]:
+def write_result(tuner: Tuner, folder: Path) -> TuningResult:
     """Write `tuning.json` atomically, and return its content.
 
     Args:
@@ -55,21 +64,20 @@ def write_result(tuner: Tuner, folder: Path) -> dict[str, Any]:
         folder: The folder of the study.
     """
     result = summarize(tuner)
-    write_whole(folder / TUNING_FILE, json.dumps(result, indent=1, default=str) + "\n")
+    write_whole(folder / TUNING_FILE, json.dumps(result.to_json(), indent=1, default=str) + "\n")
     return result
 
 
-def _trial(tuner: Tuner, method: str, trial: Any) -> dict[str, Any]:
-    facts = trial.user_attrs
-    return {
-        "method": method,
-        "number": trial.number,
-        "state": {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name, "running"),
-        "score": tuner.shown_score(trial) if trial.state.name == "COMPLETE" else None,
-        "point": trial.params,
-        "is_random": trial.number < tuner.random_trials[method],
-        **{name: facts.get(name) for name in ("scores", "settings", "seeds", "runs", "versions", "device", "error")},
-    }
+def _trial(tuner: Tuner, method: str, trial: Any) -> TrialResult:
+    return TrialResult(
+        method=method,
+        number=trial.number,
+        state={"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name, "running"),
+        score=tuner.shown_score(trial) if trial.state.name == "COMPLETE" else None,
+        point=trial.params,
+        is_random=trial.number < tuner.random_trials[method],
+        **{name: value for name, value in trial.user_attrs.items() if name in _STORED_WITH_TRIALS},
+    )
 
 
 def _chosen(tuner: Tuner, setting: Setting) -> dict[str, Any]:
@@ -78,24 +86,24 @@ def _chosen(tuner: Tuner, setting: Setting) -> dict[str, Any]:
     return {"trial": trial.number, "score": score, "point": trial.params, "settings": trial.user_attrs.get("settings")}
 
 
-def _dev(tuner: Tuner, setting: Setting) -> dict[str, Any]:
+def _dev(tuner: Tuner, setting: Setting) -> DevelopmentResult:
     values = list(setting.scores.values())
-    return {
+    return DevelopmentResult(
         **_chosen(tuner, setting),
-        "values": {str(seed): score for seed, score in sorted(setting.scores.items())},
-        "mean": statistics.fmean(values) if values else None,
-        "errors": setting.errors,
-    }
+        values={str(seed): score for seed, score in sorted(setting.scores.items())},
+        mean=statistics.fmean(values) if values else None,
+        errors=setting.errors,
+    )
 
 
-def _curves(tuner: Tuner) -> list[dict[str, Any]]:
+def _curves(tuner: Tuner) -> list[MethodCurve]:
     """Return the expected best score after k random trials, for each method that has any."""
     curves = []
     for method in tuner.searches:
         scores = _random_scores(tuner, method)
         if scores:
             curve = tuning_curve(scores, bool(tuner.greater_is_better), _support(scores))
-            curves.append({"method": method, **curve.to_dict()})
+            curves.append(MethodCurve(method=method, **curve.to_dict()))
     return curves
 
 
@@ -118,7 +126,7 @@ def _support(scores: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _heatmaps(tuner: Tuner) -> list[dict[str, Any]]:
+def _heatmaps(tuner: Tuner) -> list[TuningMap]:
     """For a grid over two numbers: the difference to the best plain setting at each point of it."""
     plain = tuner.best(PLAIN)
     if tuner.config.sampler != "grid" or plain is None:
@@ -136,6 +144,15 @@ def _heatmaps(tuner: Tuner) -> list[dict[str, Any]]:
             cells.setdefault((rounded(trial.params[x]), rounded(trial.params[y])), []).append(float(score or 0.0))
         means = {point: statistics.fmean(scores) - baseline for point, scores in cells.items()}
         rows = [[means.get((column, row)) for column in xs] for row in ys]
-        names = {"x": x.rpartition(".")[2], "y": y.rpartition(".")[2], "xs": xs, "ys": ys}
-        maps.append({"method": method, **names, "difference": rows, "baseline": baseline})
+        names = {"x": x.rpartition(".")[2], "y": y.rpartition(".")[2]}
+        maps.append(
+            TuningMap(
+                method=method,
+                **names,
+                xs=[float(value) for value in xs],
+                ys=[float(value) for value in ys],
+                difference=rows,
+                baseline=baseline,
+            )
+        )
     return maps

@@ -13,16 +13,15 @@ from .files import ReadOptions
 from .findings import Finding
 from .kinds import KINDS, Kind, kind_of, kinds_that
 from .kinds.base import keep_logits
-from .lengths import examine_lengths
+from .max_length import check_length, examine_lengths, note_length, saved_with_length
 from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
 from .origin import without_rows
 from .pooling import with_pairs
-from .positions import check_length, note_length, saved_with_length
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
-from .split import at_most, few_shots, fraction, split_validation
+from .split import at_most, few_shots, fraction, split_validation, with_rest
 from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 from .vocabulary import examine_vocabulary
 
@@ -68,6 +67,7 @@ __all__ = [
     "saved_with_length",
     "split_validation",
     "with_pairs",
+    "with_rest",
     "without_rows",
     "write_predictions",
     "write_submission",

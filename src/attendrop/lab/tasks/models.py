@@ -21,9 +21,9 @@ from .catalogue import Task
 from .dropout import set_dropout
 from .hub import error_chain, is_path, offline_if_unreachable
 from .kinds import kind_of
+from .max_length import own_length
 from .modalities import modality_of
 from .pooling import AUTO, OWN_HEAD, choose_pooling, set_pooling
-from .positions import own_length
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_processor(name: str | Path, task: Task, *, trust_remote_code: bool = False) -> Any:
-    """Load what makes the inputs of a model: its tokenizer, image processor or feature extractor.
+    """Load the processor of a model: its tokenizer, image processor or feature extractor.
 
     Args:
         name: A name on the Hub, or a folder.
@@ -99,7 +99,7 @@ def load_processor_of(auto: Any, name: str, called: str, trust_remote_code: bool
     Args:
         auto: The class of transformers that loads it.
         name: A name on the Hub, or a folder.
-        called: What it is called in messages.
+        called: Its name in messages.
         trust_remote_code: Whether code from the repository may be run.
     """
     source = _locate(name)

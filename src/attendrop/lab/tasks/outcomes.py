@@ -7,14 +7,14 @@ classifier computes it; the terminal, the Markdown, the tables and the page then
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..records import StudyRecord
 from ..statistics.calibration import brier_score, debiased_calibration_error, log_loss
-from .metrics import metric_label
+from .metrics import is_share, limits_of, metric_label
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
 Read = Callable[[StudyRecord, str], float | None]
@@ -26,18 +26,21 @@ class Outcome:
 
     Attributes:
         name: Its name in scores, records and files, and the title of its column in the terminal.
-        label: Its name in tables and on pages. The score is called after its metric instead.
+        label: Its name in tables and on pages; `title` is that of the score, which is called after its metric.
         delta: The smallest difference that matters, unless the user gives another.
         measure: Computes it from the probabilities of the classes and the true classes; None = it is computed
             elsewhere.
         is_scaled: Whether the probabilities are those after temperature scaling.
+        is_of_trainer: Whether the Trainer computes it in each evaluation, so that runs do not use `measure`.
+        is_debiased: Whether `measure` may be a little below 0; a single evaluation then shows 0.
         reads: Reads it from the record of a run, for a part of the data; None = it is the score called `name`.
         greater_is_better: None = as it is for the metric of the task.
-        family: The options that give its smallest difference: "score" (--delta), "loss" (--delta-loss) or
-            "calibration" (--delta-calibration); "" = no option does.
+        delta_option: The option that gives its smallest difference, such as "delta_loss"; "" = no option does.
         phrase: Its name in the sentence of a comparison; None = its label.
         short: Its name in lists of several outcomes; None = its label.
+        curve: Its name on a curve during training; None = its label.
         verdicts: Words for verdicts, where they are not the verdict itself.
+        of_ensemble: Its value for an ensemble of `{seeds}` models, where it is not computed from predictions.
         is_relative: Whether it is shown as a multiple of the baseline's mean.
         is_compared: Whether studies compare it; otherwise it is only stored.
         is_in_terminal: Whether it has a column in the terminal, where about five fit.
@@ -50,12 +53,16 @@ class Outcome:
     delta: float
     measure: Measure | None = None
     is_scaled: bool = False
+    is_of_trainer: bool = False
+    is_debiased: bool = False
     reads: Read | None = None
     greater_is_better: bool | None = False
-    family: str = ""
+    delta_option: str = ""
     phrase: str | None = None
     short: str | None = None
+    curve: str | None = None
     verdicts: Mapping[str, str] = field(default_factory=dict)
+    of_ensemble: str = ""
     is_relative: bool = False
     is_compared: bool = True
     is_in_terminal: bool = True
@@ -71,9 +78,30 @@ class Outcome:
         """
         return record.score(part, self.name) if self.reads is None else self.reads(record, part)
 
+    @property
+    def is_score(self) -> bool:
+        """Whether it is the score: its name, limits and direction are those of the metric of the task."""
+        return self.reads is _score
+
     def title(self, metric: str) -> str:
         """Its name in tables and on pages; that of the score is the name of the metric."""
-        return metric_label(metric) if self.name == "score" else self.label
+        return metric_label(metric) if self.is_score else self.label
+
+    def name_in_sentences(self, metric: str) -> str:
+        """Return its name in the sentence of a comparison."""
+        return metric if self.is_score else self.phrase or self.label
+
+    def column(self, metric: str) -> str:
+        """Return the title of its column in the terminal."""
+        return metric if self.is_score else self.name
+
+    def limits_for(self, metric: str) -> tuple[float, float]:
+        """Return the lowest and the highest value that it can have."""
+        return limits_of(metric) if self.is_score else self.limits
+
+    def resolution(self, metric: str, examples: int | None) -> float | None:
+        """Return the step in which it moves on so many examples; None if it does not move in steps."""
+        return 1 / examples if self.is_score and is_share(metric) and examples else None
 
     def is_better_if_greater(self, metric_is: bool) -> bool:
         """Return whether a larger value is better, where `metric_is` says it for the metric of the task."""
@@ -95,30 +123,35 @@ def _cost(record: StudyRecord, part: str) -> float | None:
     return record.cost.seconds if part == "validation" else None
 
 
+SCORE = Outcome("score", "score", 0.01, reads=_score, greater_is_better=None, delta_option="delta")
 OUTCOMES: dict[str, Outcome] = {
     outcome.name: outcome
     for outcome in (
-        Outcome("score", "score", 0.01, reads=_score, greater_is_better=None, family="score"),
-        Outcome("loss", "loss", 0.02, family="loss", is_in_headline=True),  # the Trainer computes it
+        SCORE,
         Outcome(
-            "ece", "calibration error", 0.01, debiased_calibration_error, family="calibration", short="ECE",
-            is_in_headline=True, limits=(-1.0, 1.0),  # a debiased error may be below 0
+            "loss", "loss", 0.02, log_loss, is_of_trainer=True, delta_option="delta_loss", curve="development loss",
+            is_in_headline=True,
         ),
-        Outcome("brier", "Brier score", 0.01, brier_score, family="calibration", limits=(0.0, 2.0)),
         Outcome(
-            "scaled_loss", "loss after temperature scaling", 0.02, log_loss, is_scaled=True, family="loss",
+            "ece", "calibration error", 0.01, debiased_calibration_error, is_debiased=True,
+            delta_option="delta_calibration", short="ECE", is_in_headline=True, limits=(-1.0, 1.0),
+        ),
+        Outcome("brier", "Brier score", 0.01, brier_score, delta_option="delta_calibration", limits=(0.0, 2.0)),
+        Outcome(
+            "scaled_loss", "loss after temperature scaling", 0.02, log_loss, is_scaled=True, delta_option="delta_loss",
             is_in_terminal=False,
         ),
         Outcome(
             "scaled_ece", "calibration error after temperature scaling", 0.01, debiased_calibration_error,
-            is_scaled=True, family="calibration", is_compared=False, limits=(-1.0, 1.0),
+            is_scaled=True, is_debiased=True, delta_option="delta_calibration", is_compared=False, limits=(-1.0, 1.0),
         ),
         Outcome(
             "cost", "cost", 0.05, reads=_cost, phrase="training time", is_relative=True,
-            verdicts={"helps": "cheaper", "hurts": "costs more"},
+            verdicts={"helps": "cheaper", "hurts": "costs more"}, of_ensemble="{seeds} × at inference",
         ),
     )
 }  # fmt: skip
+_TRAINING_LOSS = "train_loss"  # a curve that is no outcome
 
 
 def compared_outcomes() -> list[Outcome]:
@@ -134,8 +167,36 @@ def measured_outcomes(probabilities: np.ndarray, gold: np.ndarray, is_scaled: bo
         gold: The true classes.
         is_scaled: Whether the probabilities are those after temperature scaling.
     """
-    of = [outcome for outcome in OUTCOMES.values() if outcome.measure and outcome.is_scaled is is_scaled]
+    of = [outcome for outcome in OUTCOMES.values() if outcome.is_scaled is is_scaled and not outcome.is_of_trainer]
     return {outcome.name: outcome.measure(probabilities, gold) for outcome in of if outcome.measure}
+
+
+def shown_outcomes(probabilities: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+    """Return the outcomes of one evaluation as they are shown: also the loss, and no debiased error below 0.
+
+    Args:
+        probabilities: The probability of each class of each example.
+        gold: The true classes.
+    """
+    shown = {}
+    for outcome in OUTCOMES.values():
+        if outcome.measure and not outcome.is_scaled:
+            value = outcome.measure(probabilities, gold)
+            shown[outcome.name] = max(0.0, value) if outcome.is_debiased else value
+    return shown
+
+
+def curve_titles(names: Iterable[str], metric: str) -> dict[str, str]:
+    """Return the title of each curve during training: the metric first, then the losses, then all others.
+
+    Args:
+        names: The names of the curves: metrics, outcomes and the training loss.
+        metric: The metric of the task.
+    """
+    order = [metric, "loss", _TRAINING_LOSS]
+    titles = {_TRAINING_LOSS: "training loss", **{name: of.curve or of.label for name, of in OUTCOMES.items()}}
+    ordered = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+    return {name: titles.get(name) or metric_label(name) for name in ordered}
 
 
 def all_deltas(given: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -145,3 +206,8 @@ def all_deltas(given: Mapping[str, float] | None = None) -> dict[str, float]:
         given: Those of the user, which take precedence.
     """
     return {**{name: outcome.delta for name, outcome in OUTCOMES.items()}, **(given or {})}
+
+
+def delta_options() -> dict[str, float]:
+    """Return the options that give the smallest differences, with their defaults."""
+    return {outcome.delta_option: outcome.delta for outcome in OUTCOMES.values() if outcome.delta_option}

@@ -9,10 +9,11 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
+from ...tasks.outcomes import SCORE
 from ..analysis import Analysis, checked_analysis
 from .pack import page_data
 from .verdicts import verdict_blocks
-from .words import PAPER_LABEL, facts, headline, labels_of, other_outcomes, outcome_name, protocol_label
+from .words import PAPER_LABEL, facts, headline, labels_of, other_outcomes, protocol_label
 
 MARK = '<meta name="generator" content="attendrop report">'
 
@@ -93,7 +94,7 @@ def _hero(analysis: Analysis, title: str) -> str:
     kind = "Tuning" if analysis.kind == "tune" else "Comparison"
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts(analysis))
     others = other_outcomes(analysis)
-    score = outcome_name("score", analysis.metric).capitalize()
+    score = SCORE.title(analysis.metric).capitalize()
     answer = f"{score}: {headline(analysis)}" if others else headline(analysis)
     more = f'<p class="more">{escape(others)}</p>' if others else ""
     return (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...tasks.outcomes import SCORE
 from .._markdown import markdown_text
 from ..analysis import Analysis, checked_analysis
-from .words import cells_of, interval, labels_of, mean_value, outcome_name, p_value, settings_of_cells, verdict_word
+from .words import cells_of, interval, labels_of, mean_value, p_value, settings_of_cells, verdict_word
 from .words import difference as difference_of
 
 LATEX_MARK, MARKDOWN_MARK = "% written by attendrop report", "<!-- table by attendrop report -->"
@@ -56,17 +57,17 @@ def _rows(analysis: Analysis) -> list[list[str]]:
     for setting in settings_of_cells(analysis):
         place = ", ".join(part for part in setting if part not in ("all", "validation"))
         for name, cell in cells_of(analysis, setting).items():
-            if (result := cell.outcomes.get("score")) is None:
+            if (result := cell.outcomes.get(SCORE.name)) is None:
                 continue
             comparison = result.comparison
             seeds = sum(value is not None for value in result.values.values())
-            row: list[Any] = [place, labels[name], mean_value("score", result.mean)]
+            row: list[Any] = [place, labels[name], mean_value(SCORE.name, result.mean)]
             if comparison is None:
                 row += ["", "", "", seeds, "baseline"]
             else:
                 row += [
-                    difference_of("score", comparison.difference), interval("score", comparison.interval),
-                    p_value(comparison.p_adjusted), comparison.pairs, verdict_word("score", comparison.verdict),
+                    difference_of(SCORE.name, comparison.difference), interval(SCORE.name, comparison.interval),
+                    p_value(comparison.p_adjusted), comparison.pairs, verdict_word(SCORE.name, comparison.verdict),
                 ]  # fmt: skip
             rows.append([str(value) for value in row])
             place = ""
@@ -74,13 +75,14 @@ def _rows(analysis: Analysis) -> list[list[str]]:
 
 
 def _caption(analysis: Analysis) -> str:
-    delta = analysis.delta.get("score")
+    delta = analysis.delta.get(SCORE.name)
     threshold = f"; differences within ±{delta:g} do not matter" if delta else ""
+    scored = f"; scored: {analysis.scored}" if analysis.scored else ""
     plan = f" {analysis.plan[0]}" + "".join(f" {text}." for text in analysis.plan[1:]) if analysis.plan else ""
     return (
-        f"{outcome_name('score', analysis.metric).capitalize()} of {analysis.title}. Differences are paired by seed, "
+        f"{SCORE.title(analysis.metric).capitalize()} of {analysis.title}. Differences are paired by seed, "
         f"against {labels_of(analysis)[analysis.baseline]}; {100 * analysis.confidence:g} % intervals, p adjusted for "
-        f"the number of methods{threshold}.{plan}"
+        f"the number of methods{threshold}{scored}.{plan}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...tasks.outcomes import compared_outcomes
+from ...tasks.outcomes import SCORE, compared_outcomes
 from .._markdown import markdown_code, markdown_text
 from ..analysis import Analysis, checked_analysis
 from .words import (
@@ -77,6 +77,8 @@ def card_section(analysis: Analysis) -> str:
         f"Differences are paired by seed, against {markdown_code(analysis.baseline)}; intervals have a confidence "
         f"of {100 * analysis.confidence:.0f} %, p values are adjusted for the number of methods (Holm)."
     )
+    if analysis.scored:
+        parts.append(f"Scored: {markdown_text(analysis.scored)}.")
     if analysis.failures:
         parts.append(f"{len(analysis.failures)} runs failed; they are counted, not left out.")
     return "\n\n".join(parts) + "\n"
@@ -88,7 +90,7 @@ def _cell_part(analysis: Analysis, setting: Setting) -> str:
     title = markdown_text(f"{setting[0]}, {amount}, scored on {setting[2]}")
     sentences = []
     for cell in cells.values():
-        score = cell.outcomes.get("score")
+        score = cell.outcomes.get(SCORE.name)
         if score and score.comparison and (sentence := explanation(score.comparison)):
             sentences.append(markdown_text(sentence))
     sentences += [markdown_text(of.sentence) for of in ensembles_of(analysis, setting).values()]

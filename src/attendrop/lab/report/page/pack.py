@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...tasks.outcomes import compared_outcomes
+from ...tasks.outcomes import Outcome, compared_outcomes, curve_titles
 from ..analysis import Analysis
 from .words import PAPER_LABEL
 
@@ -34,13 +34,22 @@ def page_data(analysis: Analysis) -> str:
     for entry in data["agreement"]:
         entry["per_example"] = entry["per_example"][:PER_EXAMPLE_LIMIT]
     data["paper_label"] = PAPER_LABEL if analysis.protocol == "paper" else None
-    data["outcomes"] = {
-        outcome.name: {"label": outcome.title(analysis.metric), "is_relative": outcome.is_relative}
-        for outcome in compared_outcomes()
-    }
+    data["outcomes"] = {outcome.name: _outcome_facts(outcome, analysis.metric) for outcome in compared_outcomes()}
+    curves = dict.fromkeys(name for cell in analysis.cells if cell.curves for name in cell.curves.mean)
+    data["curve_titles"] = curve_titles(curves, analysis.metric)
     text = json.dumps(_rounded(data), ensure_ascii=False, separators=(",", ":"), default=str)
     # A text may contain `</script>` or `<!--`; U+2028 and U+2029 end a line for old parsers.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _outcome_facts(outcome: Outcome, metric: str) -> dict[str, Any]:
+    """Return what the scripts of the page know about an outcome."""
+    return {
+        "label": outcome.title(metric),
+        "phrase": outcome.name_in_sentences(metric),
+        "is_score": outcome.is_score,
+        "is_relative": outcome.is_relative,
+    }
 
 
 def packed_explorer(explorer: Mapping[str, Any]) -> dict[str, Any]:

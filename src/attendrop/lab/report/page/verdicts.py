@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from ...statistics.verdict import Comparison
-from ...tasks.outcomes import compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, compared_outcomes
 from ..analysis import Analysis, Ensemble
 from .words import (
     VERDICT_SIGNS,
@@ -101,9 +101,9 @@ def _ensemble_row(analysis: Analysis, ensemble: Ensemble, label: str, outcomes: 
     """Return the ensemble of a method's seeds: its values, and the gain of its score over the mean of the seeds."""
     cells = []
     for outcome in outcomes:
-        value = ensemble.outcomes.get(outcome)
-        shown = f"{ensemble.seeds} × at inference" if outcome == "cost" else mean_value(outcome, value)
-        if outcome == "score":
+        value, of_ensemble = ensemble.outcomes.get(outcome), OUTCOMES[outcome].of_ensemble
+        shown = of_ensemble.format(seeds=ensemble.seeds) if of_ensemble else mean_value(outcome, value)
+        if OUTCOMES[outcome].is_score:
             gain = f"{number(ensemble.gain, True)} {interval(outcome, ensemble.interval)}"
             shown = f'{shown}<span class="ci">{gain.removesuffix(" –")} against the mean</span>'
         cells.append(f'<td data-label="{escape(outcome_name(outcome, analysis.metric))}">{shown}</td>')
@@ -126,7 +126,7 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
     p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.p)}"
     if comparison.p is None and adjusted is None:
         p = ""
-    forest = _forest(analysis, comparison, label, domain) if outcome == "score" else ""
+    forest = _forest(analysis, comparison, label, domain) if OUTCOMES[outcome].is_score else ""
     return (
         f'<td data-label="{name}" data-outcome="{outcome}"><span class="chip {css}"><span aria-hidden="true">'
         f"{VERDICT_SIGNS[verdict]}</span> {verdict_word(outcome, verdict)}</span>{forest}"
@@ -138,9 +138,9 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
 
 def _domain(analysis: Analysis, results: Entries) -> tuple[float, float]:
     """Return the range of score differences that the drawn intervals of one table share."""
-    comparisons = [result["score"][1] for result in results.values() if "score" in result]
+    comparisons = [result[SCORE.name][1] for result in results.values() if SCORE.name in result]
     bounds = [bound for of in comparisons if of for bound in of.interval or () if bound is not None]
-    delta = analysis.delta.get("score") or 0.0
+    delta = analysis.delta.get(SCORE.name) or 0.0
     limit = max([abs(bound) for bound in bounds] + [1.5 * delta], default=0.0) or 1.0
     return -1.08 * limit, 1.08 * limit
 
@@ -154,10 +154,10 @@ def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[
     def x(value: float) -> str:
         return f"{_WIDTH * (value - domain[0]) / (domain[1] - domain[0]):.1f}"
 
-    delta, y = analysis.delta.get("score") or 0.0, _HEIGHT / 2
+    delta, y = analysis.delta.get(SCORE.name) or 0.0, _HEIGHT / 2
     width = float(x(delta)) - float(x(-delta))
     band = f'<rect x="{x(-delta)}" y="3" width="{width:.1f}" height="{_HEIGHT - 6}" class="band"/>'
-    about = f"{label}: difference {number(middle, True)}, interval {interval('score', bounds)}"
+    about = f"{label}: difference {number(middle, True)}, interval {interval(SCORE.name, bounds)}"
     return (
         f'<svg class="forest" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">{band}'
         f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{_HEIGHT}" class="zero"/>'
@@ -189,7 +189,7 @@ def _too_small(analysis: Analysis, results: Entries) -> str:
     for name in compared:
         if delta := analysis.delta.get(name):
             title = outcome_name(name, analysis.metric)
-            names.setdefault(delta, []).append(f"{title} (the shaded band)" if name == "score" else title)
+            names.setdefault(delta, []).append(f"{title} (the shaded band)" if OUTCOMES[name].is_score else title)
     listed = "; ".join(f"±{number(delta)} in {', '.join(of)}" for delta, of in names.items())
     return f"Too small to matter are differences up to {listed}." if listed else ""
 
@@ -201,22 +201,23 @@ def _sentences(
     ensembles: Mapping[str, Ensemble],
 ) -> Iterator[str]:
     """Yield the verdicts as sentences: those on the score are visible, the others are in a collapsed section."""
-    lines: dict[str, list[str]] = {"score": [], "other": []}
+    on_score: list[str] = []
+    others: list[str] = []
     for result in results.values():
         for outcome in outcomes:
             _, comparison = result.get(outcome, (None, None))
             if comparison and (sentence := explanation(comparison)):
                 line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
-                lines["score" if outcome == "score" else "other"].append(line)
-    lines["other"] += [f"<li>{escape(ensemble.sentence)}</li>" for ensemble in ensembles.values()]
-    if len(lines["score"]) > _MANY:
-        lines["other"] = lines.pop("score") + lines["other"]
-    if lines.get("score"):
-        yield f'<ul class="sentences">{"".join(lines["score"])}</ul>'
-    if lines["other"]:
+                (on_score if OUTCOMES[outcome].is_score else others).append(line)
+    others += [f"<li>{escape(ensemble.sentence)}</li>" for ensemble in ensembles.values()]
+    if len(on_score) > _MANY:
+        on_score, others = [], on_score + others
+    if on_score:
+        yield f'<ul class="sentences">{"".join(on_score)}</ul>'
+    if others:
         yield (
-            f"<details><summary>{'The other' if lines.get('score') else 'All'} outcomes in words</summary>"
-            f'<ul class="sentences">{"".join(lines["other"])}</ul></details>'
+            f"<details><summary>{'The other' if on_score else 'All'} outcomes in words</summary>"
+            f'<ul class="sentences">{"".join(others)}</ul></details>'
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...statistics.over_tasks import TaskSummary
 from ...statistics.verdict import Comparison
-from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, Outcome, compared_outcomes
 from ..analysis import Analysis, Cell, Ensemble
 
 Verdicts = Comparison | TaskSummary  # what has a verdict, with figures and a sentence
@@ -122,7 +122,7 @@ def summary_title(analysis: Analysis) -> str:
     return f"Over all {' and '.join(parts)}"
 
 
-def results_of(analysis: Analysis, outcome: str = "score") -> dict[str, Verdicts]:
+def results_of(analysis: Analysis, outcome: str = SCORE.name) -> dict[str, Verdicts]:
     """Return the comparison that answers the reader's question for each method: over all tasks, or on the only one."""
     if has_summary(analysis):
         return {entry.method: entry for entry in analysis.summary if entry.outcome == outcome}
@@ -194,7 +194,7 @@ def _on_each_task(analysis: Analysis) -> list[str]:
     labels = labels_of(analysis)
     tasks = [cells_of(analysis, setting) for setting in settings_of_cells(analysis) if setting[2] == "validation"]
     parts = []
-    for outcome in (OUTCOMES["score"], *_in_headline()):
+    for outcome in (SCORE, *_in_headline()):
         undecided = [name for name, of in results_of(analysis, outcome.name).items() if of.verdict == "undecided"]
         comparisons = {name: [_comparison(cells, name, outcome.name) for cells in tasks] for name in undecided}
         verdicts = {name: {of and of.verdict for of in on_tasks} for name, on_tasks in comparisons.items()}
@@ -242,7 +242,7 @@ def _count_of_runs(shown: int, searched: int) -> str:
 
 
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
-    """Return what the study consists of, as names and values."""
+    """Return the facts of the study, as names and values."""
     runs = analysis.runs
     failed = sum(run.status == "failed" for run in runs) or len(analysis.failures)
     tasks = list(dict.fromkeys(cell.task for cell in analysis.cells))
@@ -254,6 +254,7 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Training data", ", ".join(sizes) if sizes != ["all"] else ""),
         ("Baseline", labels[analysis.baseline]),
         ("Seeds", str(seeds_of(analysis))),
+        ("Scored", analysis.scored),
         ("Runs", _count_of_runs(len(runs), analysis.searched) + (f", {failed} failed" if failed and runs else "")),
     ]
     return [(name, value) for name, value in items if value]

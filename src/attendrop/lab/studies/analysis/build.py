@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....utils.files import damaged, read_json
-from ...records import RunError, StudyRecord
+from ....utils.files import damaged
+from ...records import TUNING_FILE, RunError, StudyConfiguration, StudyRecord, TuningResult
 from ...report.analysis import (
     Analysis,
     Cell,
@@ -26,14 +26,14 @@ from ...report.analysis import (
 )
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
-from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .groups import Group, Read, group_records
 from .learned import unlearned, without_verdicts
 from .matched import with_controls
 from .outcomes import compare, outcomes_of
-from .scope import scope_of, with_scope, with_scope_over_tasks
+from .scope import scope_of, scored_of, with_scope, with_scope_over_tasks
 
 
 def analyse(folder: str | Path) -> Analysis:
@@ -46,57 +46,49 @@ def analyse(folder: str | Path) -> Analysis:
     from ..records import read_records
 
     study = read_configuration(folder)
-    methods, confidence, most = study.get("methods"), study.get("confidence", 0.95), study.get("max_seeds")
-    problems = {
-        "methods": not (isinstance(methods, list) and methods and all(isinstance(name, str) for name in methods)),
-        "confidence": not (isinstance(confidence, float) and 0 < confidence < 1),
-        "max_seeds": not (most is None or (isinstance(most, int) and most > 0)),
-    }
-    for name in (name for name, is_wrong in problems.items() if is_wrong):
-        raise damaged(Path(folder, STUDY_FILE), f"{name!r} is missing or wrong", "copy it again, or repeat the study")
+    if not study.methods:
+        raise damaged(Path(folder, STUDY_FILE), "'methods' is missing or empty", "copy it again, or repeat the study")
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
-    tuning = Path(folder, "tuning.json")
-    if tuning.is_file():
-        analysis.tuning = read_json(tuning)
+    if (tuning := Path(folder, TUNING_FILE)).is_file():
+        analysis.tuning = TuningResult.read(tuning, "rerun the command of the study")
     return analysis
 
 
 def analyse_records(
-    records: Sequence[StudyRecord], study: Mapping[str, Any], folder: str | Path | None = None
+    records: Sequence[StudyRecord], study: StudyConfiguration, folder: str | Path | None = None
 ) -> Analysis:
     """Compare the methods of a study and collect the content of its report.
 
     Args:
         records: The records of its runs.
-        study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
-            `command`, `kind`, `title`, `max_seeds`.
+        study: Its configuration, with at least the methods, of which the first is the baseline.
         folder: The folder of the study, which has the predictions for ensembles; None = there are no ensembles.
     """
-    order = {name: place for place, name in enumerate(study["methods"])}
+    order = {name: place for place, name in enumerate(study.methods)}
     scored = sorted(
         (record for record in records if record.fold is None),
         key=lambda r: (r.task, r.size, r.seed, order.get(r.method, len(order)), r.id),
     )
-    methods = [m for m in study["methods"] if any(record.method == m for record in scored)]
-    baseline = study["methods"][0]
-    deltas, confidence = all_deltas(study.get("delta")), study.get("confidence", 0.95)
-    looks, read = looks_of(study), reader_of(folder)
+    methods = [m for m in study.methods if any(record.method == m for record in scored)]
+    baseline = study.methods[0]
+    deltas, confidence = all_deltas(study.delta), study.confidence
+    looks, read = looks_of(study.max_seeds, study.first_look), reader_of(folder)
     groups = group_records([record for record in scored if record.method in methods], methods)
     cells = [
         cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks, read)
     ]
-    ensembles, without = _ensembles(groups, read, deltas["score"], confidence)
+    ensembles, without = _ensembles(groups, read, deltas[SCORE.name], confidence)
     example = next((r for r in scored if r.is_finished), None)
     greater_is_better = example is None or example.greater_is_better
-    is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
+    is_paper = study.protocol == "paper" or study.keep == "dev"
     return Analysis(
         baseline=baseline,
         methods=[_method(name, scored, baseline) for name in methods],
         cells=cells,
-        title=study.get("title") or _title(study, example),
+        title=study.title or _title(study, example),
         created=max((record.ended for record in records), default=""),
-        command=study.get("command", ""),
-        kind=study.get("kind", "compare"),
+        command=study.command,
+        kind=study.kind,
         protocol="paper" if is_paper else "honest",
         delta=deltas,
         confidence=confidence,
@@ -124,6 +116,7 @@ def analyse_records(
         failures=[_failure(record) for record in scored if record.has_failed],
         notes=[*_notes(scored), *without],
         plan=_plan(study, scored),
+        scored=scored_of([record for record in scored if record.is_finished]),
     )
 
 
@@ -148,8 +141,10 @@ def _cells(
                 for name, results in compared.items()
             }
         else:
-            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks, read)
-            compared["score"] = with_scope(scores, scope_of(group.finished))
+            scores = with_controls(
+                compared[SCORE.name], group, part, baseline, deltas[SCORE.name], confidence, looks, read
+            )
+            compared[SCORE.name] = with_scope(scores, scope_of(group.finished))
         for method in group.runs:
             cells.append(
                 Cell(
@@ -168,16 +163,16 @@ def _cells(
     return cells
 
 
-def looks_of(study: Mapping[str, Any]) -> SequentialDesign | None:
-    """Return the plan of looks of a study; those of its first edition began at five seeds and spent earlier.
+def looks_of(max_seeds: int | None, first: int | None) -> SequentialDesign | None:
+    """Return the plan of looks of a study.
 
     Args:
-        study: Its configuration.
+        max_seeds: The largest number of seeds; None = it is fixed, and there are no looks.
+        first: The seeds at the first look; None = a study of an earlier version, which began at five and spent earlier.
     """
-    if (most := study.get("max_seeds")) is None:
+    if max_seeds is None:
         return None
-    first = study.get("first_look")
-    return SequentialDesign(most, 5, 2.0) if first is None else SequentialDesign(most, first)
+    return SequentialDesign(max_seeds, 5, 2.0) if first is None else SequentialDesign(max_seeds, first)
 
 
 def reader_of(folder: str | Path | None) -> Read | None:
@@ -266,7 +261,7 @@ def heatmaps(cells: Sequence[Cell], methods: Sequence[str]) -> list[Heatmap]:
             continue
         for task, size in dict.fromkeys((cell.task, cell.size) for cell in cells):
             score = {
-                cell.method: cell.outcomes["score"]
+                cell.method: cell.outcomes[SCORE.name]
                 for cell in cells
                 if (cell.task, cell.size, cell.part) == (task, size, "validation")
             }
@@ -279,8 +274,8 @@ def _difference(result: Result | None) -> float | None:
     return None if result is None or result.comparison is None else result.comparison.difference
 
 
-def _title(study: Mapping[str, Any], example: StudyRecord | None) -> str:
-    tasks = study.get("tasks") or [example.task if example else ""]
+def _title(study: StudyConfiguration, example: StudyRecord | None) -> str:
+    tasks = study.tasks or [example.task if example else ""]
     model = _model_name(example)
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 
@@ -318,11 +313,11 @@ def _run(record: StudyRecord) -> Run:
     )
 
 
-def _plan(study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+def _plan(study: StudyConfiguration, records: Sequence[StudyRecord]) -> list[str]:
     """Return sentences about the plan of a study, and each deviation from it."""
     from ..plan import Plan, deviations
 
-    if not (written := study.get("plan")):
+    if not (written := study.plan):
         return []
     plan = Plan({name: value for name, value in written.items() if name != "hash"})
     listed = deviations(plan, study, records)

@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...evaluation.outputs import Outputs
+from ...records import StudyRecord
 from ...report.analysis import Ensemble
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
 from ...tasks.kinds import KINDS, Members
-from ...tasks.metrics import METRICS, is_share
-from ...tasks.outcomes import OUTCOMES
+from ...tasks.metrics import METRICS
+from ...tasks.outcomes import OUTCOMES, SCORE
 from .groups import Group, Read
+from .scope import scores_same_examples
 
 Array = npt.NDArray[Any]
 
@@ -72,6 +74,9 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the interval of the gain.
     """
+    where = group.task if group.size == "all" else f"{group.task}, {group.size}"
+    if not scores_same_examples(group.finished):
+        return [], [f"there are no ensembles of the seeds on {where}: each seed is scored on other examples"]
     rows: list[Ensemble] = []
     missing: list[str] = []
     for method, seeds in group.runs.items():
@@ -83,19 +88,25 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
             missing.append(method)
             continue
         for part in answers[0]:
-            scores = [score for record in finished if (score := OUTCOMES["score"].read(record, part)) is not None]
+            scores = [score for record in finished if (score := _score_of_model(record, part)) is not None]
             members = [of[part] for of in answers if part in of]
             if len(members) == len(scores) == len(finished):
                 question = Question(delta, finished[0].greater_is_better, confidence)
                 place = (method, group.task, group.size, part)
                 rows.append(_ensemble(place, members, scores, str(finished[0].metric), question))
-    where = group.task if group.size == "all" else f"{group.task}, {group.size}"
     notes = [
         f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "
         "stored, or were changed (runs of an earlier version, a kind of task whose predictions cannot be averaged, or "
         "a copy of another run's predictions)"
     ]
     return rows, notes if missing else []
+
+
+def _score_of_model(record: StudyRecord, part: str) -> float | None:
+    """Return the score of the model whose outputs are stored, which may not be the score of the run."""
+    if part == "validation" and record.score_epochs > 1 and record.curves:
+        return record.curves[-1].get(str(record.metric))
+    return SCORE.read(record, part)
 
 
 def _ensemble(
@@ -112,13 +123,13 @@ def _ensemble(
     without = [
         score_of((total - evidence(member, number)) / (n - 1), example, metric) for number, member in enumerate(members)
     ]
-    resolution = 1 / len(example.gold) if is_share(metric) else 0.0
+    resolution = SCORE.resolution(metric, len(example.gold)) or 0.0
     gain = judge_gain(whole, without, scores, question, resolution)
     made = Ensemble(
         *place,
         seeds=n,
         sentence="",
-        outcomes={"score": whole, **other_outcomes(total / n, example)},
+        outcomes={SCORE.name: whole, **other_outcomes(total / n, example)},
         mean=float(np.mean(scores)),
         gain=gain.gain,
         interval=gain.interval,
@@ -139,11 +150,12 @@ def _sentence(made: Ensemble, metric: str, confidence: float) -> str:
         "undecided": "whether this is more than noise is undecided",
         "too few seeds": "fewer than 5 seeds give no verdict on that",
     }[made.verdict]
+    cost = OUTCOMES["cost"].of_ensemble.format(seeds=made.seeds)
     interval = ""
     if made.interval is not None:
         low, high = made.interval
         interval = f", {100 * confidence:g} % interval {low:+.4f} to {high:+.4f} by the jackknife over seeds"
     return (
         f"Ensemble of the {made.seeds} seeds of {made.method}: {figures}; against the mean of the seeds "
-        f"{made.gain:+.4f} {names['score']}{interval}: {verdict}. It costs {made.seeds} × at inference."
+        f"{made.gain:+.4f} {names[SCORE.name]}{interval}: {verdict}. It costs {cost}."
     )

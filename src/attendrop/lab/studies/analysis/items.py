@@ -20,6 +20,7 @@ from ...tasks.metrics import METRICS, is_share
 from ...tasks.outcomes import Outcome
 from .ensembles import evidence, members_of
 from .groups import Group, Read
+from .scope import scores_same_examples
 
 GROUPS = 50  # of examples that are left out together
 _CLASSES = "classification"
@@ -37,6 +38,8 @@ def items_of_group(
         baseline: The baseline.
         read: Reads the outputs of a run, empty where they are not stored; None = only predictions in records are known.
     """
+    if not scores_same_examples(group.finished):
+        return {}
     values: dict[str, dict[int, Floats]] = {}
     golds: list[Any] = []
     for method, seeds in group.runs.items():
@@ -44,7 +47,7 @@ def items_of_group(
             if record.is_finished and (known := _values_of(record, part, outcome, read)) is not None:
                 values.setdefault(method, {})[seed] = known[0]
                 golds.append(known[1])
-    if any(not np.array_equal(golds[0], gold) for gold in golds[1:]):  # each seed is scored on examples of its own
+    if any(not np.array_equal(golds[0], gold) for gold in golds[1:]):
         return {}
     own = values.get(baseline, {})
     noise: dict[str, Items | None] = {}
@@ -58,7 +61,7 @@ def items_of_group(
 def _values_of(record: StudyRecord, part: str, outcome: Outcome, read: Read | None) -> tuple[Floats, Any] | None:
     """Return the values of the examples, or of groups of them, whose mean is the outcome; and the references."""
     outputs = None if read is None else read(record).get(part)
-    if outcome.name == "score":
+    if outcome.is_score:
         return _scores(record, part, outputs)
     if outputs is None or outputs.kind != _CLASSES or outcome.is_relative:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from ...records import StudyRecord
 from ...report.analysis import Result
 from ...statistics.sequential import SequentialDesign
-from ...tasks.outcomes import OUTCOMES
+from ...tasks.outcomes import SCORE
 from ..design import FROZEN, LENGTH_AND_RATE, is_control
 from .groups import Group, Read
 from .outcomes import compare
@@ -56,12 +56,12 @@ def with_controls(
         if method in controls:
             text += "."
         elif same is None:
-            text += ": the difference is that of both together (--matched adds the baseline that is trained alike)."
+            text += ": the difference is that of both together (--matched adds a baseline with the same values)."
         else:
             pair = Group(group.task, group.size, {same: group.runs[same], method: group.runs[method]})
-            against = compare(pair, part, OUTCOMES["score"], same, delta, confidence, looks, read)[method].comparison
+            against = compare(pair, part, SCORE, same, delta, confidence, looks, read)[method].comparison
             assert against is not None
-            text += f". Compared with {same}, which is trained alike: {against.sentence}"
+            text += f". Compared with {same}, with matched learning rate and epochs: {against.sentence}"
         sentence = f"{result.comparison.sentence} {text}"
         changed[method] = dataclasses.replace(
             result, comparison=dataclasses.replace(result.comparison, sentence=sentence)

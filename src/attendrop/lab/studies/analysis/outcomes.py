@@ -10,8 +10,7 @@ from ...report.analysis import Result
 from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question, judge_family, judge_looks
-from ...tasks.metrics import is_share, limits_of
-from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
+from ...tasks.outcomes import SCORE, Outcome, compared_outcomes
 from .groups import Group, Read
 from .items import items_of_group
 from .learned import collapsed_runs
@@ -29,7 +28,7 @@ def outcomes_of(group: Group, part: str) -> list[Outcome]:
     """Return the outcomes of the runs on a part of the data: the score, and others unless they are the metric."""
     metric = group.finished[0].metric
     known = [of for of in compared_outcomes() if any(of.read(run, part) is not None for run in group.finished)]
-    return [OUTCOMES["score"], *(outcome for outcome in known if outcome.name not in ("score", metric))]
+    return [SCORE, *(outcome for outcome in known if not outcome.is_score and outcome.name != metric)]
 
 
 def compare(
@@ -61,30 +60,29 @@ def compare(
     if outcome.is_relative:
         values = _relative(values, baseline)
     example = next(record for record in group.finished if part in record.scores)
-    is_score = outcome.name == "score"
+    metric = str(example.metric)
     question = Question(
         delta=delta,
         greater_is_better=outcome.is_better_if_greater(example.greater_is_better),
         confidence=confidence,
-        outcome=str(example.metric) if is_score else outcome.phrase or outcome.label,
+        outcome=outcome.name_in_sentences(metric),
         baseline=baseline,
         can_collapse=not outcome.is_relative,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
-    examples = example.examples.get(part)
-    resolution = 1 / examples if is_score and is_share(str(example.metric)) and examples else None
+    resolution = outcome.resolution(metric, example.examples.get(part))
     items = items_of_group(group, part, outcome, baseline, read)
     known = (others, values[baseline], question, resolution)
     collapsed = collapsed_runs(group, part, baseline)
     if looks is None:
-        judged = judge_family(*known, items=items, collapsed=collapsed)
+        comparisons = judge_family(*known, items=items, collapsed=collapsed)
     else:
-        judged = judge_looks(*known, looks, items, collapsed)
+        comparisons = judge_looks(*known, looks, items, collapsed)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
-            *_mean(seeds, confidence, limits_of(str(example.metric)) if is_score else outcome.limits),
-            None if method == baseline else judged[method],
+            *_mean(seeds, confidence, outcome.limits_for(metric)),
+            None if method == baseline else comparisons[method],
         )
         for method, seeds in values.items()
     }
@@ -108,7 +106,7 @@ def verdicts_of(
         looks: The plan of looks, if seeds are added until the methods are decided.
         read: Reads the outputs of a run.
     """
-    compared = compare(group, "validation", OUTCOMES["score"], baseline, delta, confidence, looks, read)
+    compared = compare(group, "validation", SCORE, baseline, delta, confidence, looks, read)
     return {method: of.comparison.verdict for method, of in compared.items() if of.comparison}
 
 

@@ -46,7 +46,7 @@ class Text(Modality):
             model.config.pad_token_id = processor.pad_token_id
 
     def check_length(self, model: Any, processor: Any, max_length: int | None, task: Task, notes: list[str]) -> int:
-        from ..positions import check_length
+        from ..max_length import check_length
 
         return check_length(model, processor, max_length, task, notes)
 

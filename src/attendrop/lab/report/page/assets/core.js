@@ -4,7 +4,9 @@
 const A = JSON.parse(document.getElementById("analysis").textContent);
 const PAPER_LABEL = A.paper_label;
 const IS_PAPER = A.protocol === "paper";
-const OUTCOMES = A.outcomes; // name -> {label, is_relative}, in the order in which they are shown
+const OUTCOMES = A.outcomes; // name -> {label, phrase, is_score, is_relative}, in the order in which they are shown
+const SCORE = Object.keys(OUTCOMES).find((name) => OUTCOMES[name].is_score);
+const COST = Object.keys(OUTCOMES).find((name) => OUTCOMES[name].is_relative);
 const SYMBOLS = [
   d3.symbolCircle, d3.symbolSquare, d3.symbolTriangle, d3.symbolDiamond, d3.symbolStar, d3.symbolCross, d3.symbolWye,
 ];
@@ -28,7 +30,7 @@ function update() { for (const listener of listeners) listener(); }
 // With many methods, a grid of settings for example, only those with the largest differences are drawn at first.
 const MOST_DRAWN = 9;
 if (METHODS.length > MOST_DRAWN) {
-  const size = (m) => d3.max(A.cells.filter((c) => c.method === m.name), (c) => Math.abs(c.outcomes.score?.comparison?.difference ?? 0)) ?? 0;
+  const size = (m) => d3.max(A.cells.filter((c) => c.method === m.name), (c) => Math.abs(c.outcomes[SCORE]?.comparison?.difference ?? 0)) ?? 0;
   for (const m of d3.sort(METHODS.filter((m) => !m.isBaseline), (m) => -size(m)).slice(MOST_DRAWN - 1)) state.hidden.add(m.name);
 }
 const shownMethods = () => METHODS.filter((m) => !state.hidden.has(m.name));

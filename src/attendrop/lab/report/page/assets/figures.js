@@ -83,21 +83,23 @@ function seedsFigure() {
 const short = (text, width) => { const room = Math.floor(width / 7.5); return text.length > room ? `${text.slice(0, room - 1)}…` : text; };
 
 function costFigure() {
-  if (!A.cells.some((c) => isNumber(c.outcomes.cost?.mean) && isNumber(c.outcomes.score?.mean))) return;
-  const rowsOf = () => shownMethods().map((method) => ({ method, ...(({ score, cost }) => ({ score, cost }))(cellOf(method.name)?.outcomes ?? {}) }))
+  if (!A.cells.some((c) => isNumber(c.outcomes[COST]?.mean) && isNumber(c.outcomes[SCORE]?.mean))) return;
+  const { label: cost, phrase } = OUTCOMES[COST];
+  const rowsOf = () => shownMethods().map((method) => ({ method, outcomes: cellOf(method.name)?.outcomes ?? {} }))
+    .map(({ method, outcomes }) => ({ method, score: outcomes[SCORE], cost: outcomes[COST] }))
     .filter((r) => isNumber(r.score?.mean) && isNumber(r.cost?.mean))
     .map((r) => ({ method: r.method, x: r.cost.mean, x1: r.cost.interval?.[0], x2: r.cost.interval?.[1], y: r.score.mean, y1: r.score.interval?.[0], y2: r.score.interval?.[1] }));
   addFigure({
-    id: "cost", nav: "Cost", title: "Score against cost",
-    about: `The mean of each method, with its interval in both directions. ${A.greater_is_better ? "Up and to the left" : "Down and to the left"} is better: a better score in less time.`,
+    id: "cost", nav: `${cost[0].toUpperCase()}${cost.slice(1)}`, title: `Score against ${cost}`,
+    about: `The mean of each method, with its interval in both directions. ${A.greater_is_better ? "Up and to the left" : "Down and to the left"} is better: a better score with less ${phrase}.`,
     draw(width) {
       const rows = rowsOf();
       if (!rows.length) return null;
       const middle = d3.mean(d3.extent(rows, (r) => r.x));
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(280, width * 0.45)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
-        x: { ...AXIS, label: `training time (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16, ...spread(rows.flatMap((r) => [r.x, r.x1, r.x2])) },
-        y: { ...AXIS, label: OUTCOMES.score.label, inset: 12, ...spread(rows.flatMap((r) => [r.y, r.y1, r.y2])) },
+        x: { ...AXIS, label: `${phrase} (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16, ...spread(rows.flatMap((r) => [r.x, r.x1, r.x2])) },
+        y: { ...AXIS, label: OUTCOMES[SCORE].label, inset: 12, ...spread(rows.flatMap((r) => [r.y, r.y1, r.y2])) },
         marks: [
           GRID_Y(), PLAIN_GRID(),
           ...rows.map((r) => isNumber(r.y1) ? Plot.ruleX([r], { x: "x", y1: "y1", y2: "y2", stroke: r.method.color, strokeWidth: 2 }) : null),
@@ -106,11 +108,11 @@ function costFigure() {
           // Labels of neighbours are above and below in turn, and lie on the side that has more room.
           ...d3.sort(rows, (r) => r.x).map((r, i) => Plot.text([r], { x: "x", y: "y", text: [short(r.method.label, width * 0.6)], fontWeight: 600, fill: "var(--ink)",
             textAnchor: r.x <= middle ? "start" : "end", dx: r.x <= middle ? 12 : -12, dy: i % 2 ? 14 : -12, stroke: "var(--panel)", strokeWidth: 4 })),
-          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOMES.score.label} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
+          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOMES[SCORE].label} ${fmt(r.y)}\n${fmt(r.x)} × the ${phrase} of ${labelOf(A.baseline)}` }),
         ].filter(Boolean),
       });
     },
-    table: () => ({ columns: ["method", "time", "time low", "time high", "score", "score low", "score high"],
+    table: () => ({ columns: ["method", cost, `${cost} low`, `${cost} high`, "score", "score low", "score high"],
       rows: rowsOf().map((r) => [r.method.label, r.x, r.x1, r.x2, r.y, r.y1, r.y2]) }),
   });
 }
@@ -137,12 +139,10 @@ function lineChart(width, series, { x, y, xTicks }) {
 const series3 = (xs, mean, low, high) => xs.map((x, i) => ({ x, y: mean?.[i], low: low?.[i], high: high?.[i] })).filter((r) => isNumber(r.y));
 
 function curvesFigure() {
-  const names = unique(A.cells.flatMap((c) => Object.keys(c.curves?.mean ?? {})));
+  const names = Object.keys(A.curve_titles);
   if (!names.length) return;
-  const order = [A.metric, "loss", "train_loss"];
-  names.sort((a, b) => (order.indexOf(a) + 9) % 9 - (order.indexOf(b) + 9) % 9);
   const view = { name: names[0] };
-  const title = (n) => ({ loss: "development loss", train_loss: "training loss" })[n] ?? n.replaceAll("_", " ");
+  const title = (name) => A.curve_titles[name];
   const seriesOf = () => shownMethods().map((m) => ({ ...m, curves: cellOf(m.name)?.curves })).filter((m) => m.curves?.mean?.[view.name])
     .map((m) => ({ ...m, rows: series3(m.curves.epoch, m.curves.mean[view.name], m.curves.low?.[view.name], m.curves.high?.[view.name]) }));
   const wholeEpochs = () => {
@@ -168,7 +168,7 @@ function sizesFigure() {
   const sizes = d3.sort(unique(A.cells.map((c) => c.size)), sizeNumber);
   if (sizes.length < 2) return;
   const rowsOf = () => shownMethods().flatMap((method, k) => sizes.map((size, i) => {
-    const score = A.cells.find((c) => c.method === method.name && c.task === state.task && c.part === state.part && c.size === size)?.outcomes.score;
+    const score = A.cells.find((c) => c.method === method.name && c.task === state.task && c.part === state.part && c.size === size)?.outcomes[SCORE];
     return { method, size, i, x: i + 0.013 * sizes.length * (k - (METHODS.length - 1) / 2), y: score?.mean, low: score?.interval?.[0], high: score?.interval?.[1] };
   })).filter((r) => isNumber(r.y));
   addFigure({
@@ -180,7 +180,7 @@ function sizesFigure() {
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(260, width * 0.42)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
         x: { label: "training data", labelArrow: "none", domain: [-0.3, sizes.length - 0.7], ticks: d3.range(sizes.length), tickFormat: (i) => sizeLabel(sizes[i] ?? "") },
-        y: { ...AXIS, ...spread(rows.flatMap((r) => [r.y, r.low, r.high])), label: OUTCOMES.score.label },
+        y: { ...AXIS, ...spread(rows.flatMap((r) => [r.y, r.low, r.high])), label: OUTCOMES[SCORE].label },
         marks: [
           GRID_Y(),
           ...METHODS.flatMap((m) => {

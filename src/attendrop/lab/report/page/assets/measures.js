@@ -11,7 +11,7 @@ function heatmapFigure() {
     (v) => { view.number = +v; redraw(); }, (i) => [labelOf(maps[i].method), maps[i].task, maps[i].size].filter(Boolean).join(", "))];
   const redraw = addFigure({
     id: "heatmap", nav: "Grid", title: `${maps[0].x} × ${maps[0].y}: difference from ${labelOf(A.baseline)}`, hasLegend: false, controls,
-    about: `Each cell is the difference in ${OUTCOMES.score.label} from ${labelOf(A.baseline)}. Blue is higher, orange is lower. The best cell of a grid is partly luck: look for regions, not for a maximum.`,
+    about: `Each cell is the difference in ${OUTCOMES[SCORE].label} from ${labelOf(A.baseline)}. Blue is higher, orange is lower. The best cell of a grid is partly luck: look for regions, not for a maximum.`,
     draw(width) {
       const rows = rowsOf().filter((r) => isNumber(r.value)), color = diverging();
       const limit = d3.max(rows, (r) => Math.abs(r.value)) || 1, paint = (r) => color(r.value / limit);
@@ -44,9 +44,9 @@ function tuningFigure() {
   addFigure({
     id: "tuning", nav: "Tuning", title: "Score against search budget",
     about: "The expected best score after k random trials, with its band. Compare methods at equal k: the maximum alone favours the method with more trials.",
-    draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `expected best ${OUTCOMES.score.label}` }),
+    draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `expected best ${OUTCOMES[SCORE].label}` }),
     extra: rows.length ? el("div", {}, el("h3", {}, IS_PAPER ? "On the development set" : "On the development set, which the search never saw"),
-      dataTable(["method", "setting", OUTCOMES.score.label, "seeds", "values"], rows, "Scores of the chosen settings")) : null,
+      dataTable(["method", "setting", OUTCOMES[SCORE].label, "seeds", "values"], rows, "Scores of the chosen settings")) : null,
     table: () => ({ columns: ["method", "trials", "expected best", "low", "high"], rows: seriesOf().flatMap((s) => s.rows.map((r) => [s.label, r.x, r.y, r.low, r.high])) }),
   });
 }

@@ -1,4 +1,4 @@
-"""The number of tokens that a model has positions for, and that a finished run was trained with."""
+"""The maximum length of texts in tokens: the limit of the model, that of a saved run, and cut texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from ...errors import UserError
 from ...model.pooled_config import LENGTH_FIELD, pooling_of
 from .catalogue import Task
+from .describe import Description
+from .findings import WARNING, Finding
 from .kinds import kind_of
 
 OWN_LENGTH_FIELD = "attendrop_own_max_length"  # in the configuration of a saved tokenizer
+_UNLIMITED = 1_000_000  # tokenizers without a limit have a far larger number
 _RESERVED = 8  # a model may use a few of its positions for itself: RoBERTa and BART begin at 2
 
 
@@ -73,6 +76,32 @@ def saved_with_length(tokenizer: Any, max_length: int, task: Task) -> Iterator[N
 def own_length(tokenizer: Any) -> int:
     """Return the limit of a tokenizer itself, which a finished run may have saved with a smaller one."""
     return int(tokenizer.init_kwargs.get(OWN_LENGTH_FIELD, tokenizer.model_max_length))
+
+
+def examine_lengths(description: Description, model: str, config: Any, tokenizer: Any) -> list[Finding]:
+    """Return a warning for each split with texts that are cut.
+
+    Args:
+        description: The statistics of the data, with lengths.
+        model: The name or the folder of the model.
+        config: Its configuration.
+        tokenizer: Its tokenizer.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    limits = [n for n in (positions, tokenizer.model_max_length) if isinstance(n, int) and 0 < n < _UNLIMITED]
+    most = min(limits, default=None)
+    findings = []
+    for split, lengths in description.lengths.items():
+        if not lengths.truncated:
+            continue
+        takes = (
+            f"; {model} takes {most:,} tokens, see --max-length"
+            if most and most > (description.max_length or 0)
+            else ""
+        )
+        text = f"{lengths.truncated:.1%} of the texts of {split} have more than {description.max_length} tokens"
+        findings.append(Finding(WARNING, f"{text} and are cut (the longest has {lengths.longest:,}){takes}"))
+    return findings
 
 
 def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:
