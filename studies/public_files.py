@@ -193,7 +193,7 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
         record = read_record(folder / "run")
         with (folder / "predictions.csv").open(encoding="utf-8", newline="") as lines:
             predicted = sum(1 for _ in csv.DictReader(lines))
-        judged = record.evaluation["validation"].scores[str(record.metric)]
+        score = record.evaluation["validation"].scores[str(record.metric)]
         shown = shlex.join([words for words in train if words != str(options.model)]).replace("--model", "--model M")
         return {
             "data set": data_set.name,
@@ -204,8 +204,8 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
             "trained on": record.examples["train"],
             "steps": record.cost.steps,
             "metric": record.metric,
-            "score": round(judged.value, 3),
-            "most frequent": "" if judged.baseline is None else round(judged.baseline, 3),
+            "score": round(score.value, 3),
+            "most frequent": "" if score.baseline is None else round(score.baseline, 3),
             "predictions": predicted,
             "seconds": round(time.perf_counter() - start),
             "model": Path(options.model).name,

@@ -55,9 +55,9 @@ def measure(logits: np.ndarray, gold: np.ndarray, draw: np.random.Generator) -> 
     cut = conformal_cut(known[np.arange(len(validation)), gold[validation]], COVERAGE)
     assert cut is not None
     sets = prediction_sets(new, cut)
-    is_right = new.argmax(-1) == gold[test]
+    is_correct = new.argmax(-1) == gold[test]
     row = {
-        "accuracy": is_right.mean(),
+        "accuracy": is_correct.mean(),
         "coverage": sets[np.arange(len(test)), gold[test]].mean(),
         "classes_in_set": sets.sum(-1).mean(),
     }
@@ -66,7 +66,7 @@ def measure(logits: np.ndarray, gold: np.ndarray, draw: np.random.Generator) -> 
         is_answered = new.max(-1) >= chosen.threshold if chosen is not None else np.zeros(len(test), bool)
         row[f"answered_{accuracy}"] = is_answered.mean()
         row[f"expected_{accuracy}"] = 0.0 if chosen is None else chosen.answered
-        row[f"accuracy_{accuracy}"] = is_right[is_answered].mean() if is_answered.any() else np.nan
+        row[f"accuracy_{accuracy}"] = is_correct[is_answered].mean() if is_answered.any() else np.nan
     return row
 
 

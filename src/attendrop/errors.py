@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A mistake in the user's input. The message is one sentence: what is wrong, where, and what to do."""
+    """A mistake in the user's input. The message is one sentence: the mistake, its place and the remedy."""
 
 
 class DivergedError(RuntimeError):

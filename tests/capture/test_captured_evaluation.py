@@ -258,8 +258,8 @@ def test_rare_lengths_join_the_next_longer_bucket() -> None:
     buckets = buckets_for({16: 3, 32: 10, 48: 30, 112: 5}, 12)
     assert buckets.lengths == [32, 48]  # the 5 longest batches would not repay a graph, and are much longer
     assert [buckets.rounded(n) for n in (5, 17, 33, 48, 49)] == [32, 32, 48, 48, 64]
-    assert [buckets.repays(n) for n in (5, 48, 49)] == [True, True, False]
-    assert Buckets().repays(10**6)
+    assert [buckets.is_worth_capturing(n) for n in (5, 48, 49)] == [True, True, False]
+    assert Buckets().is_worth_capturing(10**6)
     assert Buckets().rounded(17) == 32
 
 

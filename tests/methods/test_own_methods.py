@@ -202,7 +202,7 @@ def test_the_fields_of_a_file_are_listed(file: Path, capsys: pytest.CaptureFixtu
         (METHOD.replace("tau:", "code:"), "m.py:LogitNorm", "has a field 'code', which records use; rename it."),
     ],
 )
-def test_a_wrong_file_is_one_sentence(
+def test_wrong_file_is_refused_in_one_line(
     content: str | None, reference: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -4,7 +4,7 @@
 
 Triton's interpreter runs much that its compiler, or ptxas, refuses, and it knows no limit of shared memory. Here the
 library launches its kernels on tensors of the CPU, whose numbers nobody reads. From the arguments Triton finds types,
-constants and alignment as ever, and compiles; nothing runs. Each variant is a line: the card, the kernel, the case, the
+constants and alignment, and compiles; nothing runs. Each variant is a line: the card, the kernel, the case, the
 constants, registers of a thread, bytes of what does not fit into them, and bytes of shared memory.
 
 The exit code is 1, and the last lines say why, if a variant cannot be compiled, if it needs more shared memory than the

@@ -373,8 +373,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("_part(answers, places != fold)", "answers", "thresholds:lower"),
     ],
     "lab/runs/presets.py": [
-        ('"patience": 3 if config.task in _LARGE else 5',
-         '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),
+        ('"patience": 3 if task in _LARGE else 5',
+         '"patience": 5 if task in _LARGE else 3', "cli:preset"),
     ],
 }  # fmt: skip
 

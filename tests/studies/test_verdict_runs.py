@@ -71,11 +71,11 @@ def test_epochs_are_scored_on_each_set_and_a_stopped_study_resumes(data: Path, m
     ]  # fmt: skip
     run = protocols.runs(str(data), str(data / "model"))[rows[0]["id"]]
     predictions = Worker("cpu").run(run).predictions["validation"]  # of the last epoch
-    is_right = np.equal(predictions.gold, predictions.predicted)
-    for name, where in protocols.positions(16, len(is_right), seed=0).items():
+    is_correct = np.equal(predictions.gold, predictions.predicted)
+    for name, where in protocols.positions(16, len(is_correct), seed=0).items():
         epochs = [float(score) for score in rows[0][name].split()]
         assert len(epochs) == 2
-        assert epochs[-1] == pytest.approx(is_right[where].mean(), abs=1e-4)
+        assert epochs[-1] == pytest.approx(is_correct[where].mean(), abs=1e-4)
     (data / "out/protocols-tiny.csv").write_text(
         "\n".join((data / "out/protocols-tiny.csv").read_text(encoding="utf-8").splitlines()[:3]) + "\nglue/rte pl",
         encoding="utf-8",

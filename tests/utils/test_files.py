@@ -142,7 +142,7 @@ def test_a_failed_or_killed_folder_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a": 1} x', "\udcff"])
-def test_damaged_json_is_one_sentence_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_damaged_json_raises_one_line_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=r"^'.*record.json' is damaged \(.*\); copy it again"):

@@ -100,13 +100,15 @@ class PaddedShapes(ExactShapes):
             self._is_harmless = self._may_be_longer(tensors, self._longer(tensors, padded))
         return padded if self._is_harmless else exact
 
-    def repays(self, batch: Mapping[str, Any]) -> bool:
+    def is_worth_capturing(self, batch: Mapping[str, Any]) -> bool:
         """Return whether there are enough batches of this length to capture them."""
         ids, lengths = batch.get("input_ids"), self.buckets.lengths
         if not isinstance(ids, Tensor) or lengths is None:
             return True
         # Where padding does harm, batches of other lengths cannot join a bucket.
-        return ids.shape[-1] in lengths if self._is_harmless is False else self.buckets.repays(ids.shape[-1])
+        return (
+            ids.shape[-1] in lengths if self._is_harmless is False else self.buckets.is_worth_capturing(ids.shape[-1])
+        )
 
     def _may_be_longer(self, tensors: Mapping[str, Tensor], longer: Mapping[str, Tensor]) -> bool:
         """Return whether more padding leaves the loss unchanged."""

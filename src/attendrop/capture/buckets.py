@@ -36,7 +36,7 @@ class Buckets:
         """Return the length to which a batch of this length is padded."""
         return next((bucket for bucket in self.lengths or () if bucket >= length), padded_length(length))
 
-    def repays(self, length: int) -> bool:
+    def is_worth_capturing(self, length: int) -> bool:
         """Return whether batches of this length are captured."""
         return self.lengths is None or any(bucket >= length for bucket in self.lengths)
 

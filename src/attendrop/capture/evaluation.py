@@ -86,7 +86,7 @@ class CapturedEvaluation:
         """Call this before an evaluation.
 
         Args:
-            dataset: what is evaluated on.
+            dataset: the evaluation data.
             evaluations: how often this run evaluates on it.
         """
         self._evaluations = evaluations
@@ -109,7 +109,7 @@ class CapturedEvaluation:
         """
         shapes_of = self._shapes.setdefault((kind, *batch), EvaluationShapes(self._trainer))
         shapes_of.run, shapes_of.buckets = run, self._now
-        if self._gave_up or not self._repays(batch, shapes_of):
+        if self._gave_up or not self._is_worth_capturing(batch, shapes_of):
             return None
         try:
             static, shapes = self._graphs.static_batch(batch, shapes_of)
@@ -125,14 +125,14 @@ class CapturedEvaluation:
         copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, outputs)
         return shapes_of.cut(copied, batch) if self._is_padded(batch, static) else copied
 
-    def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
+    def _is_worth_capturing(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
         """Return whether batches of this shape come up often enough.
 
         The last one may be smaller; it comes once each time.
         """
         if batch_size(batch) != self._trainer.args.eval_batch_size:
             return self._evaluations >= BREAK_EVEN_FORWARDS
-        return shapes.repays(batch)
+        return shapes.is_worth_capturing(batch)
 
     def _addresses(self) -> tuple[int, ...]:
         """Of the weights: AttendOut evaluates others in the model, which are elsewhere in memory."""

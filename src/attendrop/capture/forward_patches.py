@@ -1,4 +1,4 @@
-"""Forwards that do what a CUDA graph cannot, patched while they are captured.
+"""Patches for forwards with operations that a CUDA graph cannot have, while they are captured.
 
 MPNet and DeBERTa-v2 copy numbers from the CPU, and DeBERTa's head for classification looks for labels that are not
 negative; gradient checkpointing reads the state of the random generator. A batch without padding goes without a mask.

@@ -115,7 +115,7 @@ class Graphs:
             key: names the buffers.
             values: the tensors.
             shapes: the shapes of the buffers, by default those of the values; their last dimension may be larger.
-            fill: what a larger buffer holds behind the values.
+            fill: the padding value of a larger buffer.
         """
         if key not in self._static:
             self._static[key] = {

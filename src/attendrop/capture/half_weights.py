@@ -6,7 +6,7 @@ the weights instead. One operation makes all copies when the graph begins, and o
 converted, to where the optimizer reads them. The numbers are those of autocast, bit for bit. The copies are in the
 memory of the graph, as autocast's are, and take two bytes for each weight, as those do.
 
-The run before a capture is a trial, in which it is noted what the work does with its weights. A weight is read from its
+The run before a capture is a trial that records how the work uses its weights. A weight is read from its
 copy where only linear layers read it, and, if it gets a gradient, where it is read once. All others are left to
 autocast: tied weights, weights that a method edits or asks for, layers that are called twice, quantised weights.
 """
@@ -35,7 +35,7 @@ _DESCRIPTIONS = frozenset(
 
 
 class Trial(TorchFunctionMode):
-    """Enter this for the run before a capture. Notes what the work inside does with its weights."""
+    """Enter this for the run before a capture. Records how the work inside uses its weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Replaces and records what a forward does on the CPU while it is captured."""
+"""Replaces and records the CPU operations of a forward while it is captured."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class CapturedPrediction:
 
     def width(self, length: int) -> int:
         """Return the length to which a full batch of this length should be padded."""
-        if not self._may_pad or self._is_harmless is False or not self._buckets.repays(length):
+        if not self._may_pad or self._is_harmless is False or not self._buckets.is_worth_capturing(length):
             return length
         return self._buckets.rounded(length)
 

@@ -1,4 +1,4 @@
-"""Runs the steps of a Trainer: captured as CUDA graphs if that is wanted and possible, otherwise eagerly.
+"""Runs the steps of a Trainer: captured as CUDA graphs if this is requested and possible, otherwise eagerly.
 
 At the batch sizes of fine-tuning a GPU waits for Python most of the time. A captured step needs only a few calls.
 Micro-batches are captured by training.py, evaluation by evaluation.py. Gradients are clipped by a graph, and the
@@ -36,7 +36,7 @@ MODES = ("auto", "eager", "captured")
 
 
 class StepCapture:
-    """Runs the training steps of a Trainer: captured if that is wanted and possible, otherwise eagerly.
+    """Runs the training steps of a Trainer: captured if this is requested and possible, otherwise eagerly.
 
     Args:
         trainer: the Trainer.
@@ -221,7 +221,7 @@ class StepCapture:
         """Enter this for an evaluation or a prediction. Its forward passes are captured where that is possible.
 
         Args:
-            dataset: what is evaluated on.
+            dataset: the evaluation data.
         """
         if not self.may_capture or reason_against_evaluation(self._trainer) is not None:
             yield

@@ -1,4 +1,4 @@
-"""The micro-batches of captured training steps: what is recorded, and under which keys.
+"""The micro-batches of captured training steps: which work is recorded, and under which keys.
 
     plan    the methods' `plan`, where it probes the model: AD-DROP's probe, attribution and masks
     pass    the tracked forward, the loss, penalties and the backward under that plan, as the Trainer runs them; where
@@ -123,7 +123,7 @@ class CapturedTraining:
     ) -> tuple[dict[str, Any], Any, Hashable]:
         """Return the inputs and the number of items in buffers, and the key of the graphs for them."""
         is_full = batch_size(inputs) == self._trainer._train_batch_size
-        if not (self.shapes.repays(inputs) if is_full else self._recording.small_batches):
+        if not (self.shapes.is_worth_capturing(inputs) if is_full else self._recording.small_batches):
             raise RunEagerly("their shape is too rare in this run to be worth recording")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
@@ -138,7 +138,7 @@ class CapturedTraining:
         return static, items, key
 
     def _kind(self, batch: MicroBatch | None) -> tuple[Hashable, ...]:
-        """Return the kind of step: what the methods' plans depend on."""
+        """Return the kind of step, on which the methods' plans depend."""
         if self._engine is None or batch is None:
             return ()
         keys = []

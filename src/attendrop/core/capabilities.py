@@ -1,4 +1,4 @@
-"""What a method can do besides planning a pass. A method inherits from each capability that it has.
+"""Capabilities of a method besides planning a pass. A method inherits from each capability that it has.
 
     class MyAverage(AveragesWeights, KeepsState): ...
 
@@ -97,7 +97,7 @@ class RequiresModelLoss(Regularizer):
 
 
 class PenalizesParameters(Regularizer):
-    """Has a `penalty` that reads parameters, and not what the model predicts for each example."""
+    """Has a `penalty` that reads parameters, and not the predictions for each example."""
 
 
 # ---- weights -------------------------------------------------------------------------------------------------------
@@ -204,5 +204,5 @@ def adds_penalty(regularizer: Regularizer) -> bool:
 
 
 def reads_predictions(regularizer: Regularizer) -> bool:
-    """Return whether the penalty of a method reads what the model predicts for each example."""
+    """Return whether the penalty of a method reads the predictions for each example."""
     return adds_penalty(regularizer) and not isinstance(regularizer, PenalizesParameters)

@@ -29,7 +29,7 @@ def as_list(regularizers: Any) -> list[Any]:
 
 
 def check_regularizers(regularizers: Sequence[Any]) -> None:
-    """Refuse what is not a method, the same method twice, and methods that cannot act together."""
+    """Refuse objects that are not methods, the same method twice, and methods that cannot act together."""
     for regularizer in regularizers:
         if not isinstance(regularizer, Regularizer):
             raise ValueError(
@@ -86,7 +86,7 @@ def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any])
 
 
 def check_calls(regularizers: Sequence[Regularizer]) -> None:
-    """Refuse what is not defined where the loop's loss calls the model by itself."""
+    """Refuse methods that are not defined where the loop's loss calls the model by itself."""
     for regularizer in regularizers:
         name = type(regularizer).__name__
         if views_of(regularizer) > 1 or reads_predictions(regularizer):

@@ -92,7 +92,7 @@ class Engine:
             `world` it gives each example its position in the global batch, so that several processes draw what one
             process would.
         example: a batch for the dry run that finds the attention calls; text and image models need none.
-        loop: what the training loop offers to methods that train their own networks or draw examples.
+        loop: the services of the training loop for methods that train their own networks or draw examples.
     """
 
     def __init__(
@@ -379,7 +379,7 @@ class Engine:
         """Return the loss of the tracked pass with all penalties added; its share, where there are several passes.
 
         Args:
-            outputs: what the model returned.
+            outputs: the outputs of the model.
             loss: the loss, where it is not the model's own (`outputs["loss"]`).
             share: the share of this micro-batch in the step, where `loss` is only a share of the step's loss.
         """
@@ -453,7 +453,7 @@ class Engine:
         return {} if method is None else method.evaluated_weights(self.model)
 
     def save_state(self, folder: str | Path) -> None:
-        """Write what a resumed run needs beside the weights. Every process calls it, with the same folder."""
+        """Write the state that a resumed run needs beside the weights. Every process calls it, with the same folder."""
         save_state(self.regularizers, folder, self.rank)
         averaged = self._evaluated_weights()
         if averaged and self.rank == 0:  # the model in the checkpoint is the averaged one

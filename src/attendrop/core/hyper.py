@@ -35,7 +35,7 @@ class Hyper:
         Args:
             owner: the class of the method.
             field: the field.
-            value: what the user gave.
+            value: the value of the user.
         """
         name, kinds = f"{owner}.{field.name}", _kinds(field)
         if self.choices:

@@ -79,7 +79,7 @@ def as_strength(owner: str, field: str, value: Any, low: float, high: float, is_
     Args:
         owner: the class of the method.
         field: the field of the method.
-        value: what the user gave: a number, a `Schedule`, its points, or a text such as "0.1..0.5".
+        value: the value of the user: a number, a `Schedule`, its points, or a text such as "0.1..0.5".
         low: the smallest value that is allowed.
         high: the largest value that is allowed.
         is_below: whether `high` itself is not allowed.

@@ -26,7 +26,7 @@ def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, *
 
 
 def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
-    """Write what a resumed run needs of the methods. Every process calls it, with the same folder.
+    """Write the state of the methods that a resumed run needs. Every process calls it, with the same folder.
 
     The first process writes everything, the others only the tensors that differ between processes.
     """

@@ -142,9 +142,9 @@ class Step:
         seams: the places in the model that a `Plan` changes.
         progress: how far training has come.
         seed: the seed of all draws.
-        measure: whether the metrics of this step will be logged. What is expensive to measure is measured only then.
-        loop: what the training loop offers.
-        metrics: name -> value; methods write here what they want to be logged.
+        measure: whether the metrics of this step will be logged. Expensive metrics are measured only then.
+        loop: the services of the training loop.
+        metrics: name -> value; methods write here the metrics to log.
         views: copies of each example in the tracked pass, one after the other: [views · B, ...].
         columns: columns of the batch that methods read and the model does not get.
         reads_gradients: whether a method needs gradients of hidden states in the tracked pass.
@@ -222,7 +222,7 @@ class MicroBatch:
     Args:
         step: the optimizer step that it belongs to.
         examples: the batch as the data loader gave it, with the columns that the method reads.
-        inputs: what the model gets in the tracked pass: all views, without the methods' columns.
+        inputs: the inputs of the model in the tracked pass: all views, without the methods' columns.
         first_position: the position of the first example in the global batch of the step, over all processes.
         size: the number of examples.
         backward: forward, loss and backward of another network on the same inputs, as the loop does it for the model;

@@ -1,4 +1,4 @@
-"""What this library uses of `transformers.Trainer`, for the type checker."""
+"""The part of `transformers.Trainer` that this library uses, for the type checker."""
 
 from __future__ import annotations
 

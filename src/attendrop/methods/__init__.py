@@ -120,7 +120,7 @@ def check_name(name: str) -> None:
     """Refuse an unknown method, with the nearest name: "AD-DROP" is nearest to "addrop". Nothing is imported.
 
     Args:
-        name: what the user wrote.
+        name: the text of the user.
     """
     names = {_letters(known): known for known in known_names()}
     if name in names.values():

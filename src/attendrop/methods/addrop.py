@@ -62,7 +62,7 @@ class ADDrop(ProbesModel):
         layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
             decoder also "encoder", "decoder" (self attention) or "cross"
         attribution: "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
-        label: what is attributed: "pseudo", the model's prediction, or "gold", the label
+        label: the attributed output: "pseudo", the model's prediction, or "gold", the label
         positions: of token labels, the positions that are attributed: "all" that are not padding, as in Eq. 9, or the
             "labelled" ones
         direction: "high" drops positions that the prediction depends on most, "low" those that it depends on least

@@ -93,7 +93,7 @@ class Cutoff(ComparesViews):
         ratio = step.strength(f"{self.name} ratio", self.ratio, torch.float64)
 
         def gone(real: Tensor) -> Tensor:
-            """Return what is cut, of both views."""
+            """Return the cuts of both views."""
             shape = (real.shape[0], 1, 1, real.shape[1])
             draws = batch.uniform(-1, shape, real.device, self.name).reshape(real.shape)
             cut = cut_of(draws, real, ratio, self.kind)

@@ -88,7 +88,7 @@ class HiddenCut(ProbesModel, ComparesViews):
 
     Args:
         ratio: length of the span as a share of the text; a number from 0 to 1, or a schedule
-        by: what makes a token important: "attention", "gradient" or "random"
+        by: the measure of a token's importance: "attention", "gradient" or "random"
         pool: share of the tokens, the most important ones, where a span may start; a number from 0 to 1
         weight: λ of the divergence; a number from 0, or a schedule
         layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a

@@ -36,7 +36,7 @@ class Factor:
 
     Args:
         name: the name of the module.
-        width: of what is dropped: the inputs of A, the outputs of B.
+        width: of the dropped tensor: the inputs of A, the outputs of B.
     """
 
     name: str

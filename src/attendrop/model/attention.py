@@ -180,7 +180,7 @@ class Call:
 
     @property
     def bias(self) -> Tensor | None:
-        """What the model itself adds to the scores."""
+        """The terms that the model itself adds to the scores."""
         position_bias = self.kwargs.get("position_bias")
         return self.mask_bias if position_bias is None else position_bias
 

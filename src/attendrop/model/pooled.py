@@ -86,7 +86,7 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
 
 
 class PooledModel:
-    """What the classes have in common that `pooled_class` makes."""
+    """The common base of the classes that `pooled_class` makes."""
 
     config: Any
     base_model: Any
@@ -114,7 +114,7 @@ class PooledModel:
             nn.init.zeros_(self.output_shift)
 
     def features(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what the head reads, `[B, features]`.
+        """Return the input of the head, `[B, features]`.
 
         Args:
             hidden: The last hidden states, `[B, L, d]`, or `[2 B, L, d]` where texts are encoded apart.

@@ -1,4 +1,4 @@
-"""What the configuration of a model says about its head: which pooling it reads, and whether pairs are encoded apart.
+"""The settings of a head in the configuration of a model: its pooling, and whether pairs are encoded apart.
 
 It is known without torch, for the parts of the package that must be imported quickly.
 """

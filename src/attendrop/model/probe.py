@@ -78,7 +78,7 @@ class Probe:
         """Return one pass under `plan`: the outputs and the records.
 
         Args:
-            plan: what the pass changes in the model.
+            plan: the changes of the pass.
             with_labels: whether the model gets the labels, so that it computes its loss.
             weights: values by the names of parameters, in place of the model's own.
         """

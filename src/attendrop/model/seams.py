@@ -52,7 +52,7 @@ class Seams:
         words: the name of the word embeddings that `Plan.words` edits; None: it edits the input of the first block.
         feed_forwards: for each block, the name of the last linear layer of its feed-forward, or None.
         plan: the plan that every pass follows now.
-        records: what the current pass has recorded, by site.
+        records: the tensors recorded in the current pass, by site.
         kept: what edits of the current pass have kept for a method's penalty, by name.
     """
 
@@ -199,7 +199,7 @@ class Seams:
 
 
 def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
-    """Add the seams to `model`. It computes what it did before, until a plan is applied.
+    """Add the seams to `model`. Its outputs stay the same until a plan is applied.
 
     Args:
         model: a transformers model; PEFT, DDP and torch.compile may wrap it.

@@ -11,7 +11,7 @@ from .measure import Comparison
 
 
 def pruned_card(model: Any, layers: Sequence[int], is_exact: bool, costs: Comparison) -> str:
-    """Describe what was pruned, what it saves and how to load the model.
+    """Describe the pruned parts, the savings and how to load the model.
 
     Args:
         model: The pruned model.

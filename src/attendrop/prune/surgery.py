@@ -115,7 +115,7 @@ def prune(model: Any, layers: Layers, batch: Mapping[str, Any] | None = None) ->
         batch: Inputs for the dry run that finds the layers. Models of text and images need none.
 
     Returns:
-        What was pruned. Print it for a summary.
+        The pruned parts. Print it for a summary.
     """
     return prune_layers(model, layers, "layers", batch)
 

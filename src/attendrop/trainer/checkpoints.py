@@ -1,4 +1,4 @@
-"""The life of a Trainer's checkpoints: how one is written, which one a run continues from, and what is refused.
+"""The life of a Trainer's checkpoints: how one is written, which one a run continues from, and which ones are refused.
 
 Writing, in this order: all processes write into `unfinished/checkpoint-<step>`; everything is flushed to the disk; the
 manifest is written; the folder is renamed; old checkpoints are deleted.
@@ -177,7 +177,7 @@ class Checkpoints:
         return problem
 
     def _damage(self, folder: Path) -> str | None:
-        """Return what is wrong with the files of a checkpoint, or None."""
+        """Return the fault of a checkpoint's files, or None."""
         return find_problem(folder, may_be_resaved=not self._is_strict)
 
     def _missing_state(self, checkpoint: Path, is_sealed: bool) -> str | None:
@@ -254,7 +254,7 @@ class Checkpoints:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the run was told to continue with other settings than its checkpoint, and does."""
+        """Whether the run continues with other settings than its checkpoint, at the user's request."""
         has_changes = not self._is_verified or any(change.step == self._step for change in self.changes)
         return self._may_change and has_changes
 

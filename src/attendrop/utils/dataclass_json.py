@@ -39,7 +39,7 @@ def from_json(hint: Any, value: Any, where: str) -> Any:
     Args:
         hint: The type, such as a dataclass or `list[Cell]`.
         value: The value.
-        where: What the value is, for errors.
+        where: The name of the value, for errors.
     """
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in options:
@@ -92,6 +92,6 @@ def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _check(is_right: bool, value: Any, wanted: str, where: str) -> None:
-    if not is_right:
+def _check(is_valid: bool, value: Any, wanted: str, where: str) -> None:
+    if not is_valid:
         raise ValueError(f"{where} is a {type(value).__name__}, not a {wanted}")

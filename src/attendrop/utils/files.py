@@ -120,8 +120,8 @@ def damaged(path: str | Path, error: object, remedy: str = "copy it again, or re
 
     Args:
         path: The file.
-        error: What is wrong with it: a sentence, or the error of who read it.
-        remedy: What the user can do.
+        error: Its fault: a sentence, or the error of its reader.
+        remedy: The user's remedy.
     """
     reason = f"{type(error).__name__}: {on_one_line(error)}" if isinstance(error, BaseException) else error
     return UserError(f"{str(path)!r} is damaged ({reason}); {remedy}.")

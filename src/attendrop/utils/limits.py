@@ -1,4 +1,4 @@
-"""Limits of what is read from files, in one place: a small file must not fill the memory, nor stop the program.
+"""Limits of reading files, in one place: a small file must not fill the memory, nor stop the program.
 
 Beyond a limit a file is an accident or an attack. Each check raises a `UserError` that names the file and the limit.
 """
@@ -66,7 +66,7 @@ def read_stream(stream: _Stream, path: Path, most: int, verb: str) -> bytes:
         stream: The stream.
         path: The file that it belongs to.
         most: The limit.
-        verb: What the file does beyond the limit, as part of a sentence.
+        verb: The verb of the sentence, such as "has".
     """
     chunks, size = [], 0
     while chunk := stream.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""What transformers says about the weights that it has loaded."""
+"""The report of transformers on the weights that it has loaded."""
 
 from __future__ import annotations
 

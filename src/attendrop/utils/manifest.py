@@ -72,7 +72,7 @@ def seal(
 
 
 def seal_model(folder: Path, facts: Mapping[str, Any], coming: Mapping[str, bytes] | None = None) -> None:
-    """Seal what is read when a model is loaded. Users may edit all other files, such as the model card.
+    """Seal the files that are read when a model is loaded. Users may edit all other files, such as the model card.
 
     Args:
         folder: the folder of a model.
@@ -83,7 +83,7 @@ def seal_model(folder: Path, facts: Mapping[str, Any], coming: Mapping[str, byte
 
 
 def check_sealed(folder: str | Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the manifest of a folder; raise a `UserError` if a sealed file is no longer what was written.
+    """Return the manifest of a folder; raise a `UserError` if a sealed file has changed.
 
     A folder without a manifest passes: another program wrote it, an older version, or the user deleted the manifest.
 

@@ -56,7 +56,7 @@ FINDINGS = {
         "test_a_finished_run_keeps_the_model_and_not_its_checkpoints": "optimizer states are not kept",
         "test_run_yaml_repeats_the_run_from_any_directory": "run.yaml repeats the run",
         "test_an_out_of_memory_error_names_the_flags_that_help": "an out-of-memory error names flags",
-        "test_mistakes_with_adapters_are_one_sentence": "quantisation without a GPU",
+        "test_mistakes_with_adapters_raise_one_line_errors": "quantisation without a GPU",
     },
     "lab/evaluation/test_evaluation.py": {
         "test_a_run_judges_its_model": "baseline, intervals, classes, confusion, calibration, errors",

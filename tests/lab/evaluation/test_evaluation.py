@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from attendrop.lab.cli.app import run
 from attendrop.lab.evaluation.calibration import choose_temperature
 from attendrop.lab.evaluation.scores import evaluate
-from attendrop.lab.records import FolderRecord
+from attendrop.lab.records import FolderRecord, SplitEvaluation
 from attendrop.lab.report.evaluation import score_rows
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.best import kept_epoch
@@ -64,6 +64,10 @@ def test_a_run_judges_its_model(place: Path) -> None:
     gold, said = [row["label"] for row in rows], [row["prediction"] for row in rows]
     losses = [float(row["loss"]) for row in rows]
     assert losses == sorted(losses, reverse=True)
+    parts = {name: SplitEvaluation.from_json(part) for name, part in judged.items()}
+    assert parts == FolderRecord.from_json(json.loads((folder / "record.json").read_text())).evaluation
+    with pytest.raises(ValueError, match="its schema is 9, and this version of attendrop reads schemas up to 2"):
+        SplitEvaluation.from_json({**judged["test"], "schema": 9})
     score = judged["validation"]["scores"]["accuracy"]
     assert score["value"] == accuracy_score(gold, said)
     assert score["low"] < score["value"] < score["high"]
@@ -216,22 +220,22 @@ def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch
     said = np.where(draw.random(100) < 0.7, gold, draw.integers(0, 3, 100))
     monkeypatch.setitem(METRICS, "balanced_accuracy", Metric("balanced_accuracy", balanced_accuracy, ("classes",)))
     task = Task("t", "classification", ("text",), "label", ("a", "b", "c"), ("balanced_accuracy", "macro_f1"))
-    scores = evaluate(answers_of(np.eye(3)[said], gold, task), "validation")["scores"]
+    scores = evaluate(answers_of(np.eye(3)[said], gold, task), "validation").scores
     generator = np.random.default_rng(0)
     samples = [generator.integers(0, 100, 100) for _ in range(1000)]
     sampled = [balanced_accuracy(said[rows], gold[rows]) for rows in samples]
     slow = np.quantile(sampled, [0.025, 0.975]) + balanced_accuracy(said, gold) - np.mean(sampled)
-    assert [scores["balanced_accuracy"][name] for name in ("low", "high")] == pytest.approx(list(slow))
-    assert scores["balanced_accuracy"]["low"] != scores["macro_f1"]["low"]
+    assert [getattr(scores["balanced_accuracy"], name) for name in ("low", "high")] == pytest.approx(list(slow))
+    assert scores["balanced_accuracy"].low != scores["macro_f1"].low
 
 
 def test_a_model_that_gives_one_answer_is_warned_of() -> None:
     judged = evaluate(answers_of(np.tile([2.0, 1, 0], (10, 1)), [0] * 8 + [1, 2]), "validation")
-    (warning,) = judged["warnings"]
+    (warning,) = judged.warnings
     assert "answers 'a' for every item of validation, which is right for 80.0%" in warning
-    assert judged["scores"]["accuracy"]["baseline"] == 0.8
-    assert evaluate(answers_of(np.eye(3), [0, 1, 2]), "validation")["warnings"] == []
-    worse = evaluate(answers_of(np.eye(3)[[0, 0, 1, 2]], [0, 0, 0, 1]), "dev")["warnings"]
+    assert judged.scores["accuracy"].baseline == 0.8
+    assert evaluate(answers_of(np.eye(3), [0, 1, 2]), "validation").warnings == []
+    worse = evaluate(answers_of(np.eye(3)[[0, 0, 1, 2]], [0, 0, 0, 1]), "dev").warnings
     assert worse == ["accuracy on dev is 0.5000, no better than 0.7500, which always answering 'a' reaches"]
 
 

@@ -25,8 +25,8 @@ def trained(*right: int, numbers: bool = False, planned: int | None = None, loss
     """A Trainer after epochs in which so many of the examples were right: the first ones of a fixed order."""
 
     def quality(prediction: Any) -> Any:
-        is_right = np.arange(EXAMPLES) < prediction
-        return is_right.astype(float) if numbers else is_right
+        is_correct = np.arange(EXAMPLES) < prediction
+        return is_correct.astype(float) if numbers else is_correct
 
     trainer = object.__new__(RunTrainer)
     trainer.args = SimpleNamespace(

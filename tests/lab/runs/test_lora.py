@@ -105,7 +105,7 @@ def test_a_worker_starts_adapters_anew_from_the_seed(place: Path, tmp_path: Path
     assert result.scores["validation"]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_mistakes_with_adapters_are_one_sentence(place: Path, tmp_path: Path) -> None:
+def test_mistakes_with_adapters_raise_one_line_errors(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lora_r is 4, and lora is not given; add --lora"):
         make_config(settings_of(place, lora_r=4))
     with pytest.raises(UserError, match="quantize is '3bit'; it must be one of '4bit', '8bit'"):

@@ -92,7 +92,7 @@ def test_checkpointing_has_the_name_that_transformers_knows(prefix: str) -> None
     assert arguments.gradient_checkpointing_kwargs == {"use_reentrant": False}
 
 
-def test_wrong_methods_and_arguments_are_one_sentence() -> None:
+def test_wrong_methods_and_arguments_raise_one_line_errors() -> None:
     for wrong, message in (({"method": ["addrp"]}, "did you mean 'addrop'"), ({"method": ["addrop:p=2"]}, "p is 2")):
         with pytest.raises(UserError, match=message):
             resolve_settings(config_of(**wrong), MODEL)

@@ -88,7 +88,7 @@ def test_a_sentence_encoder_is_pooled_as_it_was_trained(folder: Path, settings: 
     )
 
 
-def test_broken_files_of_a_sentence_encoder_are_one_sentence(folder: Path) -> None:
+def test_broken_files_of_a_sentence_encoder_are_refused_in_one_line(folder: Path) -> None:
     (folder / "modules.json").write_text("{")
     with pytest.raises(UserError, match=r"modules\.json' is broken"):
         chosen(folder)

@@ -18,7 +18,7 @@ class KeepForm(Protocol):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What differs between two masks of the same shape and kind."""
+        """The difference between two masks of the same shape and kind."""
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KeepForm:
         """Apply `function`, which may change the examples, to every tensor."""

@@ -21,7 +21,7 @@ STORED_UP_TO = 4.0
 
 @dataclass(frozen=True)
 class SelectedBits:
-    """The mask as what it is computed from. Its bits are in memory only while attention runs.
+    """The inputs of a mask. Its bits are in memory only while attention runs.
 
     Args:
         gradient: ∂F/∂O, [B, Q, H, d].

@@ -26,7 +26,7 @@ def reported(error: Exception) -> int:
     """Print an error as one sentence, and return the exit code.
 
     Args:
-        error: What a command raised.
+        error: The exception of a command.
 
     Returns:
         2 after a mistake of the user or of the machine, 3 if training diverged, 1 after a bug.

@@ -118,7 +118,7 @@ def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Ite
     """Show a bar with the time left, which disappears at the end; no bar is shown for few examples.
 
     Args:
-        title: What is done.
+        title: The name of the work.
         least: The smallest number of examples that shows a bar.
         screen: Where it is shown.
     """
@@ -138,10 +138,10 @@ def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Ite
 
 @contextmanager
 def announced(text: str) -> Iterator[None]:
-    """Print in a terminal what a command does first, before it imports the libraries, which takes seconds.
+    """Print the first step of a command in a terminal, before the import of the libraries, which takes seconds.
 
     Args:
-        text: What it does.
+        text: The step.
     """
     if errors.is_terminal:
         errors.print(f"[dim]{text} …[/dim]")

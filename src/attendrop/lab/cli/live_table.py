@@ -21,7 +21,7 @@ class RunRow:
     """The row of one run.
 
     Args:
-        title: What the row is called.
+        title: The name of the row.
         epochs: How many epochs the run will have.
     """
 

@@ -32,7 +32,7 @@ def command(
 
 
 def _next_step(status: Status) -> str:
-    """Return what the user can do now."""
+    """Return the user's next steps."""
     if status.is_active:
         return "the study is running"
     failed = " (with --retry-failed to retry the failed runs)" if status.of("failed") else ""

@@ -152,7 +152,7 @@ class Lines(TuneListener):
     """Prints a line for each trial.
 
     Args:
-        config: What is tuned.
+        config: The configuration of the search.
     """
 
     def __init__(self, config: TuneConfig) -> None:

@@ -1,7 +1,7 @@
 """From the logits of a model to its scores, their intervals, calibration, tables and errors.
 
-    Evaluator           evaluator.py     runs the Trainer's evaluation of each split, and keeps what the model predicted
-    Answers             tasks/kinds      what was predicted and what is right, of each kind of task
+    Evaluator           evaluator.py     runs the Trainer's evaluation of each split, and keeps the predictions
+    Answers             tasks/kinds      predictions and gold answers of each kind of task
     evaluate            scores.py        scores with intervals, baseline, classes, warnings; calibration.py
     write_evaluation    tables.py        tables and pictures; predictions and errors as CSV, TSV, JSON lines, Parquet
 

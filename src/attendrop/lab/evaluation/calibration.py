@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..records import Calibration, Probabilities, Reliability
 from ..statistics.calibration import fit_temperature, reliability, score_interval, softmax
 from ..tasks.kinds import Answers
 from ..tasks.outcomes import shown_outcomes
@@ -13,22 +14,23 @@ from ..tasks.outcomes import shown_outcomes
 LEAST_FOR_TEMPERATURE = 50  # items; with fewer the fit says more about them than about the model
 
 
-def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
+def calibration_of(answers: Answers, temperature: float) -> Calibration:
     """Return how well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`).
 
     Args:
-        answers: What a model predicted on a split, with what is right.
+        answers: The predictions of a model on a split, with the gold answers.
         temperature: The logits are divided by it.
     """
     logits, gold = answers.scored()
-    summary: dict[str, Any] = {"temperature": temperature}
-    for name, value in (("raw", 1.0), ("scaled", temperature)):
-        probabilities = softmax(logits, value)
-        table = reliability(probabilities, gold)
-        summary[name] = {**shown_outcomes(probabilities, gold), "reliability": table._asdict()}
-        squares = ((probabilities - np.eye(probabilities.shape[1])[gold]) ** 2).sum(-1)
-        summary[name]["brier_low"], summary[name]["brier_high"] = score_interval(np.mean, squares)
-    return summary
+    raw, scaled = (_measured(softmax(logits, value), gold) for value in (1.0, temperature))
+    return Calibration(temperature, raw, scaled)
+
+
+def _measured(probabilities: Any, gold: Any) -> Probabilities:
+    shown = shown_outcomes(probabilities, gold)
+    low, high = score_interval(np.mean, ((probabilities - np.eye(probabilities.shape[1])[gold]) ** 2).sum(-1))
+    table = Reliability(**reliability(probabilities, gold)._asdict())
+    return Probabilities(shown["ece"], shown["brier"], low, high, table, shown["loss"])
 
 
 def choose_temperature(answers: Answers) -> tuple[float, str]:

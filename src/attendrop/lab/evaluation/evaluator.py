@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ...utils.files import write_json
 from .. import tasks
+from ..records import SplitEvaluation
 from ..tasks.kinds import Answers
 from .calibration import choose_temperature
 from .scores import evaluate
@@ -44,12 +45,12 @@ class Evaluator:
 
     Attributes:
         scores: Split -> metric -> value.
-        answers: Split -> the predictions on it, with what is right.
+        answers: Split -> the predictions on it, with the gold answers.
         evaluation: Split -> its evaluation, from `scores.evaluate`.
         temperature: The temperature that was fitted on the validation data; 1 = none.
-        temperature_note: What was done about the temperature, as a sentence.
+        temperature_note: A sentence about the choice of the temperature.
         threshold: The probability above which a label is predicted, for several labels; chosen on the validation data.
-        threshold_note: What was done about the threshold, as a sentence; empty for tasks without one.
+        threshold_note: A sentence about the choice of the threshold; empty for tasks without one.
         decimals: The decimals of a regression's predictions.
     """
 
@@ -57,7 +58,7 @@ class Evaluator:
         self.trainer = trainer
         self.scores: dict[str, dict[str, float]] = {}
         self.answers: dict[str, Answers] = {}
-        self.evaluation: dict[str, Any] = {}
+        self.evaluation: dict[str, SplitEvaluation] = {}
         self.temperature, self.temperature_note, self.decimals = 1.0, "", 4
         self.threshold, self.threshold_note = USUAL, ""
 
@@ -94,12 +95,12 @@ class Evaluator:
         self.answers[name] = answers
         self.evaluation[name] = evaluate(answers, name, self.temperature)
         if answers.has_threshold:  # those of the Trainer have the usual one
-            scores = self.evaluation[name]["scores"]
-            self.scores[name] |= {metric: scores[metric]["value"] for metric in answers.task.metrics}
+            scores = self.evaluation[name].scores
+            self.scores[name] |= {metric: scores[metric].value for metric in answers.task.metrics}
 
     @property
     def warnings(self) -> list[str]:
-        return [warning for evaluation in self.evaluation.values() for warning in evaluation["warnings"]]
+        return [warning for evaluation in self.evaluation.values() for warning in evaluation.warnings]
 
     def write(self, folder: Path, data: tasks.Data, prepared: tasks.Prepared) -> None:
         """Write the evaluations and their tables and pictures.
@@ -110,7 +111,7 @@ class Evaluator:
             prepared: The tokenised data.
         """
         if self.evaluation:
-            write_json(folder / EVALUATION_FILE, self.evaluation)
+            write_json(folder / EVALUATION_FILE, {name: part.to_json() for name, part in self.evaluation.items()})
         for name, split in data.splits().items():
             if name not in self.answers:
                 continue

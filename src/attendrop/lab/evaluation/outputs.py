@@ -1,4 +1,4 @@
-"""What the model of a run predicted on each part that it was scored on, stored beside its record.
+"""Predictions of a run's model on each part that it was scored on, stored beside its record.
 
 predictions/<id>.npz   small arrays: logits in half precision, numbers, classes of words
 
@@ -28,7 +28,7 @@ PREDICTIONS_FOLDER = "predictions"
 
 
 def outputs_of(task: tasks.Task, prepared: tasks.Prepared, prediction: Any) -> Outputs | None:
-    """Return what the model predicted in an evaluation; None for a kind of task that cannot be ensembled.
+    """Return the predictions of a model in an evaluation; None for a kind of task that cannot be ensembled.
 
     Args:
         task: The task.
@@ -51,7 +51,7 @@ def pack(parts: Mapping[str, Outputs]) -> bytes:
     """Return the content of the file of a run: a compressed `.npz`.
 
     Args:
-        parts: What the model answered on each part.
+        parts: The predictions of the model on each part.
     """
     arrays = {f"{part}/{name}": np.asarray(value) for part, of in parts.items() for name, value in asdict(of).items()}
     stream = io.BytesIO()
@@ -80,7 +80,7 @@ def write_outputs(folder: str | Path, run_id: str, text: str) -> str:
 
 
 def read_outputs(folder: str | Path, run_id: str, checksum: str = "") -> dict[str, Outputs]:
-    """Return what the model of a run predicted on each part; empty if that was not stored, or the file was changed.
+    """Return the predictions of a run's model on each part; empty if they were not stored, or the file was changed.
 
     Args:
         folder: The folder of the study.

@@ -24,7 +24,7 @@ class Scorer:
 
     Attributes:
         predictions: Classes and confidences of the last evaluation, for the record of a classifier.
-        outputs: What the model answered in the last evaluation; None for kinds of tasks that cannot be ensembled.
+        outputs: The predictions of the last evaluation; None for kinds of tasks that cannot be ensembled.
     """
 
     def __init__(self, prepared: tasks.Prepared, task: tasks.Task, measures_calibration: bool = True) -> None:

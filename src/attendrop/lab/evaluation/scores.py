@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .. import tasks
+from ..records import ClassScores, IntervalScore, SplitEvaluation
 from ..statistics.calibration import score_interval
 from ..tasks.kinds import Answers
 from ..tasks.metrics import f1_of
 from .calibration import calibration_of
 
 
-def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> dict[str, Any]:
-    """Evaluate predictions. The result can be written as JSON.
+def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> SplitEvaluation:
+    """Evaluate predictions.
 
     Args:
-        answers: What a model predicted on a split, with what is right.
+        answers: The predictions of a model on a split, with the gold answers.
         split: The name of the split, for the sentences.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
-
-    Returns:
-        `examples`; `scores`, which has `value`, `low`, `high` (95 % bootstrap interval over the examples) and
-        `baseline` for each metric; `baseline`, what the baseline always answers; `classes`, `confusion` and
-        `calibration` for the kinds that have them; and `warnings`.
     """
     constant, description = answers.most_frequent()
     further = [name for name in tasks.kind_of(answers.task).further_metrics if name not in answers.task.metrics]
-    evaluation: dict[str, Any] = {
-        "examples": answers.examples,
-        "baseline": description,
-        "scores": {name: _score(name, answers, constant) for name in (*answers.task.metrics, *further)},
-    }
+    evaluation = SplitEvaluation(
+        examples=answers.examples,
+        scores={name: _score(name, answers, constant) for name in (*answers.task.metrics, *further)},
+        baseline=description,
+    )
     if answers.has_probabilities:
-        evaluation["classes"] = _classes(answers)
-        evaluation["calibration"] = calibration_of(answers, temperature)
+        evaluation.classes = _classes(answers)
+        evaluation.calibration = calibration_of(answers, temperature)
     if answers.has_confusion:
-        evaluation["confusion"] = answers.confusion().tolist()
-    evaluation["warnings"] = _warnings(evaluation, answers, split)
+        evaluation.confusion = answers.confusion().tolist()
+    evaluation.warnings = _warnings(evaluation, answers, split)
     return evaluation
 
 
-def _score(name: str, answers: Answers, constant: Any) -> dict[str, float | None]:
+def _score(name: str, answers: Answers, constant: Any) -> IntervalScore:
     metric, pair = tasks.METRICS[name], answers.for_metrics(answers.predicted)
     function, columns = metric.statistic(*pair)
     low, high = score_interval(function, *columns, limits=metric.limits)
     baseline = None if constant is None else metric(*answers.for_metrics(constant))
-    return {"value": metric(*pair), "low": low, "high": high, "baseline": baseline}
+    return IntervalScore(metric(*pair), low, high, baseline)
 
 
-def _classes(answers: Answers) -> list[dict[str, Any]]:
+def _classes(answers: Answers) -> list[ClassScores]:
     """Return the precision, recall and F1 of each class."""
     true_positives, predicted, support = answers.class_counts()
     columns = {
@@ -62,20 +57,20 @@ def _classes(answers: Answers) -> list[dict[str, Any]]:
         "predicted": predicted,
     }
     return [
-        {"label": label, **{name: column[i].item() for name, column in columns.items()}}
+        ClassScores(label, **{name: column[i].item() for name, column in columns.items()})
         for i, label in enumerate(answers.task.labels)
     ]
 
 
-def _warnings(evaluation: Mapping[str, Any], answers: Answers, split: str) -> list[str]:
+def _warnings(evaluation: SplitEvaluation, answers: Answers, split: str) -> list[str]:
     name = answers.task.metrics[0]
-    score = evaluation["scores"][name]
+    score = evaluation.scores[name]
     warnings = answers.warnings(split)
-    if not warnings and score["baseline"] is not None and answers.is_compared_with_baseline:
+    if not warnings and score.baseline is not None and answers.is_compared_with_baseline:
         sign = 1 if tasks.METRICS[name].greater_is_better else -1
-        if sign * score["value"] <= sign * score["baseline"]:
+        if sign * score.value <= sign * score.baseline:
             warnings.append(
-                f"{name} on {split} is {score['value']:.4f}, no better than {score['baseline']:.4f}, which always "
-                f"answering {evaluation['baseline']!r} reaches"
+                f"{name} on {split} is {score.value:.4f}, no better than {score.baseline:.4f}, which always "
+                f"answering {evaluation.baseline!r} reaches"
             )
     return warnings

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ...utils.files import whole_file
 from .. import tasks
+from ..records import ClassScores, SplitEvaluation
 from ..tasks.files.binary import write_xlsx
 from ..tasks.kinds import Answers
 from ..tasks.origin import ROW
@@ -96,7 +98,7 @@ def error_columns(
     losses = answers.losses(temperature)
     order = np.argsort(-losses, kind="stable")
     columns[free_name("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
-    if answers.marks_right:
+    if answers.marks_correct:
         columns[free_name("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
@@ -184,7 +186,7 @@ def _arrow_table(columns: Mapping[str, Sequence[Any]]) -> Any:
     return pyarrow.table(arrays)
 
 
-def write_evaluation(folder: Path, evaluation: Mapping[str, Any], labels: Sequence[str], suffix: str = "") -> None:
+def write_evaluation(folder: Path, evaluation: SplitEvaluation, labels: Sequence[str], suffix: str = "") -> None:
     """Write the tables and pictures of an evaluation: classes, confusion matrix and reliability diagram.
 
     Args:
@@ -195,18 +197,18 @@ def write_evaluation(folder: Path, evaluation: Mapping[str, Any], labels: Sequen
     """
     from ..report.evaluation import SHOWN_CLASSES, plot_confusion, plot_reliability
 
-    if "classes" in evaluation:
+    if evaluation.calibration is not None:
         with whole_file(folder / f"classes{suffix}.csv", is_text=True) as file:
             writer = TableWriter(file)
-            writer.row(evaluation["classes"][0])
-            for row in evaluation["classes"]:
-                writer.row(round(v, 4) if isinstance(v, float) else v for v in row.values())
-        plot_reliability(evaluation["calibration"], folder / f"reliability{suffix}.png")
-    if "confusion" in evaluation:
+            writer.row(field.name for field in fields(ClassScores))
+            for row in evaluation.classes:
+                writer.row(round(v, 4) if isinstance(v, float) else v for v in vars(row).values())
+        plot_reliability(evaluation.calibration, folder / f"reliability{suffix}.png")
+    if evaluation.confusion:
         with whole_file(folder / f"confusion{suffix}.csv", is_text=True) as file:
             writer = TableWriter(file)
             writer.row(["right answer", *labels])
-            for label, counts in zip(labels, evaluation["confusion"], strict=True):
+            for label, counts in zip(labels, evaluation.confusion, strict=True):
                 writer.row([label, *counts])
         if len(labels) <= SHOWN_CLASSES:
-            plot_confusion(evaluation["confusion"], labels, folder / f"confusion{suffix}.png")
+            plot_confusion(evaluation.confusion, labels, folder / f"confusion{suffix}.png")

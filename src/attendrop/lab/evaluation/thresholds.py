@@ -26,7 +26,7 @@ class Threshold(NamedTuple):
 
     Attributes:
         value: The threshold.
-        note: What was done, as a sentence; empty for tasks that have none.
+        note: A sentence about the choice; empty for tasks that have none.
         answers: The validation answers, each with the threshold that was chosen without it.
     """
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ...utils.dataclass_json import from_json
+from .schema import Stored
 
 
 @dataclass
@@ -16,7 +14,7 @@ class BaselineScores:
     Attributes:
         metric: The name of the score.
         scores: Model or baseline -> its score; empty if no baseline was fitted.
-        names: What they are called.
+        names: Their names.
         best: The baseline with the best score.
         is_clear: Whether it is better than the model by more than noise.
         sentence: What to know first, if it is at least as good as the model.
@@ -100,8 +98,8 @@ class Calibration:
 
 
 @dataclass
-class SplitEvaluation:
-    """The evaluation of a model on a part of the data.
+class SplitEvaluation(Stored):
+    """The evaluation of a model on a part of the data; `evaluation.json` has one for each part.
 
     Attributes:
         examples: The number of examples.
@@ -120,13 +118,3 @@ class SplitEvaluation:
     calibration: Calibration | None = None
     confusion: list[list[int]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-
-def typed_evaluations(evaluation: Mapping[str, Any]) -> dict[str, SplitEvaluation]:
-    """Return evaluations by part of the data as dataclasses.
-
-    Args:
-        evaluation: Part of the data -> its evaluation as dictionaries.
-    """
-    judgements: dict[str, SplitEvaluation] = from_json(dict[str, SplitEvaluation], evaluation, "the evaluation")
-    return judgements

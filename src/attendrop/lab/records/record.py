@@ -32,7 +32,7 @@ def flat_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass
 class RunError:
-    """Why a run has failed: the type of the error, what has happened, and the traceback."""
+    """The error of a failed run: its type, its message, and the traceback."""
 
     type: str
     message: str
@@ -56,7 +56,7 @@ class ModelFacts:
 
 @dataclass
 class Cost:
-    """What a run took.
+    """The cost of a run.
 
     Attributes:
         seconds: Seconds of training, without the evaluations.
@@ -119,7 +119,7 @@ class Averaged:
 
 @dataclass(kw_only=True)
 class RunRecord(Stored):
-    """What is stored of every run.
+    """The record of a run.
 
     Attributes:
         task: The name of the task, or of the training file.
@@ -135,7 +135,7 @@ class RunRecord(Stored):
         notes: The notes about data and model that the user saw.
         scores: Part of the data -> metric -> value.
         kept: The epoch whose model is scored.
-        cost: What the run took.
+        cost: The cost of the run.
     """
 
     task: str
@@ -175,10 +175,10 @@ class FolderRecord(RunRecord):
         caveats: Sentences that a reader of the scores must know.
         changes: The settings that were changed when the run was resumed.
         best_checkpoint: The folder of the best checkpoint.
-        history: What the Trainer logged.
+        history: The log of the Trainer.
         evaluation: Part of the data -> its evaluation.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
-        temperature_note: What was done about the temperature, as a sentence.
+        temperature_note: A sentence about the choice of the temperature.
         threshold: The probability from which a label is predicted, where an example has several.
         threshold_note: How the threshold was chosen, as a sentence.
         decimals: The decimals of a regression's predictions.
@@ -219,6 +219,8 @@ class StudyRecord(RunRecord):
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
         fold: The number of its split of the training data.
+        score_on: What is scored, see `RunSpec`.
+        score_epochs: The number of last epochs whose mean score is the score.
         head_seed: The seed of weights that are new.
         trial: The number of its trial.
         plan: The hash of the plan of the study.
@@ -233,7 +235,7 @@ class StudyRecord(RunRecord):
         data: Split -> its fingerprint.
         labels: The names of the classes.
         curves: The scores of each evaluation, with "epoch", "step" and "train_loss".
-        method_metrics: What the methods logged: name -> [step, value] pairs.
+        method_metrics: The log of the methods: name -> [step, value] pairs.
         predictions: Part of the data -> the classes of its first examples.
         outputs: The outputs of the model as text, for transfer to the driver, which writes them to a separate file.
         outputs_checksum: The checksum of that file.
@@ -248,6 +250,8 @@ class StudyRecord(RunRecord):
     keep: str = "last"
     resample: bool | None = None
     fold: int | None = None
+    score_on: str = "validation"
+    score_epochs: int = 1
     head_seed: int | None = None
     trial: int | None = None
     plan: str | None = None

@@ -32,6 +32,8 @@ class StudyConfiguration(Stored):
         resample: Whether the seed decides which examples are trained on.
         first_seed: The first seed.
         same_head: Whether all runs begin with the same new head.
+        score_on: What is scored, see `RunSpec`; None = the validation examples.
+        score_epochs: The number of last epochs whose mean score is the score; None = 1.
         seeds: The number of seeds; None = they are added until every method is decided.
         max_seeds: The largest number of seeds, if they are added.
         delta: Outcome -> the smallest difference that matters.
@@ -60,6 +62,8 @@ class StudyConfiguration(Stored):
     resample: bool | None = None
     first_seed: int | None = None
     same_head: bool | None = None
+    score_on: str | None = None
+    score_epochs: int | None = None
     seeds: int | None = None
     max_seeds: int | None = None
     delta: dict[str, float] = field(default_factory=dict)

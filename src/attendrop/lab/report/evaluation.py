@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..records import BaselineScores, IntervalScore, Scores, SplitEvaluation, flat_scores
+from ..records import BaselineScores, Calibration, IntervalScore, Scores, SplitEvaluation, flat_scores
 from ..records.evaluation import Probabilities
 from ._markdown import markdown_text
 from .style import BLUE, VERMILION, saved
@@ -53,11 +53,11 @@ def _short(label: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = None) -> Figure:
+def plot_reliability(calibration: Calibration, path: str | Path | None = None) -> Figure:
     """Draw a reliability diagram: accuracy and number of examples by confidence bin.
 
     Args:
-        calibration: The entry `calibration` of an evaluation.
+        calibration: That of an evaluation.
         path: The image file to write; None = none.
     """
     from matplotlib.figure import Figure
@@ -65,17 +65,16 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
-    lines = [("raw", "before temperature scaling", BLUE, "o")]
-    if calibration["temperature"] != 1:
-        lines.append(("scaled", f"temperature {calibration['temperature']:.3g}", VERMILION, "s"))
-    for key, name, colour, marker in lines:
-        part = calibration[key]
-        table = part["reliability"]
-        label = f"{name}, ECE {part['ece']:.3f}"
-        axes.plot(table["confidence"], table["accuracy"], color=colour, marker=marker, markersize=5, label=label)
-        middles = [(low + high) / 2 for low, high in zip(table["low"], table["high"], strict=True)]
-        widths = [high - low for low, high in zip(table["low"], table["high"], strict=True)]
-        below.bar(middles, table["examples"], widths, color=colour, alpha=0.5)
+    lines = [(calibration.raw, "before temperature scaling", BLUE, "o")]
+    if calibration.temperature != 1:
+        lines.append((calibration.scaled, f"temperature {calibration.temperature:.3g}", VERMILION, "s"))
+    for part, name, colour, marker in lines:
+        table = part.reliability
+        label = f"{name}, ECE {part.ece:.3f}"
+        axes.plot(table.confidence, table.accuracy, color=colour, marker=marker, markersize=5, label=label)
+        middles = [(low + high) / 2 for low, high in zip(table.low, table.high, strict=True)]
+        widths = [high - low for low, high in zip(table.low, table.high, strict=True)]
+        below.bar(middles, table.examples, widths, color=colour, alpha=0.5)
     axes.set(ylabel="accuracy", title="Reliability of the probabilities", xlim=(0, 1), ylim=(-0.03, 1.03))
     axes.legend(frameon=False, fontsize=9)
     below.set(xlabel="confidence", ylabel="answers")
@@ -115,7 +114,7 @@ def _calibration_rows(part: str, of: Probabilities, has_loss: bool = False) -> l
 
 
 def scaling_sentence(evaluation: Mapping[str, SplitEvaluation]) -> str:
-    """Return what the scores that begin with `scaled` are; empty if there are none.
+    """Explain the scores that begin with `scaled`; empty if there are none.
 
     Args:
         evaluation: Part of the data -> its evaluation.

@@ -27,7 +27,7 @@ def plot_robustness(result: Robustness, path: str | Path | None = None, value: s
     Args:
         result: The result of `measure_robustness`.
         path: The image file to write; None = none.
-        value: What is drawn: "score" or "loss".
+        value: The value to draw: "score" or "loss".
 
     Example:
         ```python

@@ -21,8 +21,8 @@ def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: An
     """Return whether an evaluation has a better score than another one, or the same score and a smaller loss.
 
     Args:
-        metrics: What the evaluation gave.
-        best: What the other one gave.
+        metrics: The scores of this evaluation.
+        best: The scores of the other one.
         arguments: The training arguments, which say what the score is.
     """
     score, before = metrics[score_key(arguments)], best[score_key(arguments)]

@@ -200,7 +200,7 @@ def _check_pairs(config: RunConfig) -> None:
 
 
 def check_arguments(arguments: Any) -> None:
-    """Check what the libraries would refuse in the middle of a run: devices, loggers, the Hub, optimizer and scheduler.
+    """Check settings that libraries refuse only during a run: devices, loggers, the Hub, optimizer and scheduler.
 
     Args:
         arguments: The `TrainingArguments`.

@@ -1,6 +1,6 @@
-"""What is done with a prediction: it is given or marked as unsure, and the classes that are still possible are listed.
+"""Decisions about a prediction: whether it is marked as unsure, and which classes are still possible.
 
-What the user wishes (`Wish`) becomes thresholds (`Rule`) with the outputs of the model for the validation data, which
+The wish of the user (`Wish`) becomes thresholds (`Rule`) with the outputs of the model for the validation data, which
 the run has saved. They helped to choose the epoch and the temperature, and were not trained on.
 """
 
@@ -29,7 +29,7 @@ UNSURE = "unsure"
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user wishes.
+    """The wish of the user.
 
     Attributes:
         min_confidence: The least probability of a prediction that is given.
@@ -67,7 +67,7 @@ class Rule:
     Attributes:
         least: The least probability of a prediction that is given; None = all are.
         cut: The least probability of a class in the prediction set; None = there are no sets.
-        sentences: What they were chosen for and what to expect.
+        sentences: Sentences about their choice and their effect.
     """
 
     least: float | None = None
@@ -115,7 +115,7 @@ def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, wish: 
         folder: The folder of a finished run.
         task: Its task.
         temperature: Logits are divided by it.
-        wish: What the user wishes.
+        wish: The wish of the user.
     """
     wish.check(task)
     outputs = _read_outputs(Path(folder), task, is_needed=wish.target_accuracy is not None or wish.coverage is not None)
@@ -123,15 +123,15 @@ def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, wish: 
         return Rule(wish.min_confidence)
     logits, gold = outputs
     probabilities = softmax(logits, temperature)
-    confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == gold
+    confidence, is_correct = probabilities.max(-1), probabilities.argmax(-1) == gold
     count, least, sentences = len(gold), wish.min_confidence, []
     if wish.target_accuracy is not None:
-        chosen = choose_confidence(confidence, is_right, wish.target_accuracy)
+        chosen = choose_confidence(confidence, is_correct, wish.target_accuracy)
         if chosen is None:
             raise UserError(
                 f"target_accuracy is {wish.target_accuracy:g}, and no probability promises it on {count:,} validation "
                 f"examples: the most confident {least_examples(wish.target_accuracy, count):,} or more would have to "
-                f"be right almost without an error (all: {is_right.mean():.1%}); lower it, use --min-confidence, or "
+                f"be right almost without an error (all: {is_correct.mean():.1%}); lower it, use --min-confidence, or "
                 "train with more validation examples."
             )
         least = chosen.threshold
@@ -142,10 +142,10 @@ def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, wish: 
         )
     if least is not None:
         is_sure = confidence >= least
-        accuracy = f", and {is_right[is_sure].mean():.1%} of the others were right" if is_sure.any() else ""
+        accuracy = f", and {is_correct[is_sure].mean():.1%} of the others were right" if is_sure.any() else ""
         sentences.append(
             f"expect {1 - is_sure.mean():.1%} to be {UNSURE}, as of the validation examples{accuracy} (of all: "
-            f"{is_right.mean():.1%})"
+            f"{is_correct.mean():.1%})"
         )
     cut = None
     if wish.coverage is not None:

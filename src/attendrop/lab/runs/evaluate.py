@@ -14,7 +14,6 @@ from ..evaluation.evaluator import EVALUATION_FILE
 from ..evaluation.scores import evaluate
 from ..evaluation.tables import error_columns, write_evaluation, write_table
 from ..records import Scores, SplitEvaluation, flat_scores
-from ..records.evaluation import typed_evaluations
 from ..tasks.findings import listed, shortened
 from .folder import check_writable
 from .predict import Progress, read_finished, read_rows
@@ -98,12 +97,11 @@ def evaluate_file(
     results = evaluate(answers, path, run.temperature)
     columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals, data.origin)
     with whole_folder(place) as draft:
-        write_json(draft / EVALUATION_FILE, {path: results})
+        write_json(draft / EVALUATION_FILE, {path: results.to_json()})
         write_evaluation(draft, results, run.task.labels)
         write_table(draft / "errors.csv", columns, run.task, "csv")
-    typed = typed_evaluations({path: results})[path]
-    scores = {path: {name: typed.scores[name].value for name in run.task.metrics}}
-    return Evaluation(place, path, scores, typed, data.notes)
+    scores = {path: {name: results.scores[name].value for name in run.task.metrics}}
+    return Evaluation(place, path, scores, results, data.notes)
 
 
 def has_labels(data: tasks.Data) -> bool:

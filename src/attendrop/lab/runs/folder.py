@@ -36,7 +36,7 @@ _WRITTEN = (
         (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", _ATTENDOUT_FIGURE, "regularizers.json"),
     ),
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
-    *(rf"{method}_run\.json" for method in method_names()),
+    *(rf"{method}_(run\.json|generator\.safetensors)" for method in method_names()),
     r"predictions_test\w*\.csv",
     *map(re.escape, (EVALUATION_FILE, OUTPUTS_FILE)),
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
@@ -135,7 +135,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> list[str]:
-    """Delete what an earlier run wrote, and return the names of everything else, which stays.
+    """Delete the files of an earlier run, and return the names of everything else, which stays.
 
     Of a symbolic link the link is deleted, never what it points to.
     """
@@ -232,8 +232,8 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     from ..report.learning_curves import Marks, plot_history
 
     write_json(folder / METRICS_FILE, flat_scores(record.scores))
-    metric, judged = str(record.metric), record.evaluation.get("validation")
-    score = judged.scores.get(metric) if judged else None
+    metric, evaluation = str(record.metric), record.evaluation.get("validation")
+    score = evaluation.scores.get(metric) if evaluation else None
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)

@@ -50,7 +50,7 @@ class Frozen:
         solution: The fitted linear model, in the unit of the labels.
         first: The one with which training starts.
         items: The number of examples, or of words, that it was fitted to.
-        fitted_by: What it is, for sentences.
+        fitted_by: Its name in sentences.
         scale: The deviation of the training labels, for a model that scales its outputs; otherwise 1.
         shift: Their mean; otherwise 0.
         validation: The outputs of the solution, one row for each validation example or scored word; None if they were

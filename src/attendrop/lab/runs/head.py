@@ -1,4 +1,4 @@
-"""Choose what the head of a run reads, where the user set nothing."""
+"""Choose the input of the head of a run, where the user set nothing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ is better:
     numbers for each example    t test of the differences of the examples
 
 two-sided, at 5 % divided by the number of the other epochs (the first step of Holm, which decides about the best one).
-What the two epochs had right is a part of the Trainer's state, so that a resumed run keeps what the whole one keeps.
+The correct answers of both epochs are part of the Trainer's state: a resumed run keeps the same epoch as a whole one.
 """
 
 from __future__ import annotations

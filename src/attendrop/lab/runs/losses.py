@@ -78,21 +78,21 @@ class LabelLoss:
         )
         gold = labels.clamp(min=0)  # an ignored label has the loss 0 already
         if self.gamma:
-            right = logits.log_softmax(-1).gather(-1, gold.unsqueeze(-1)).squeeze(-1).exp()
-            losses = losses * _focus(right, self.gamma)
+            probability = logits.log_softmax(-1).gather(-1, gold.unsqueeze(-1)).squeeze(-1).exp()
+            losses = losses * _focus(probability, self.gamma)
         return losses if self.weights is None else losses * self.weights.to(losses.dtype)[gold]
 
     def _binary(self, logits: Tensor, present: Tensor) -> Tensor:
         losses = functional.binary_cross_entropy_with_logits(logits, present, reduction="none")
         if self.gamma:
-            right = torch.sigmoid(torch.where(present > 0.5, logits, -logits))
-            losses = losses * _focus(right, self.gamma)
+            probability = torch.sigmoid(torch.where(present > 0.5, logits, -logits))
+            losses = losses * _focus(probability, self.gamma)
         return losses if self.weights is None else torch.where(present > 0.5, self.weights.to(losses.dtype), 1) * losses
 
 
-def _focus(right: Tensor, gamma: float) -> Tensor:
+def _focus(probability: Tensor, gamma: float) -> Tensor:
     """(1 − p)^γ. The lower limit keeps its gradient finite for γ below 1 where p is rounded to 1."""
-    return (1 - right).clamp(min=torch.finfo(right.dtype).eps) ** gamma
+    return (1 - probability).clamp(min=torch.finfo(probability.dtype).eps) ** gamma
 
 
 def make_loss(config: RunConfig, data: tasks.Data, arguments: Any) -> LabelLoss | None:

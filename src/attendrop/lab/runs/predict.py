@@ -330,7 +330,7 @@ def predict_file(
 
 
 def done_sentences(run: Finished, added: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return what the rule of a run was chosen for, and how many predictions are unsure.
+    """Describe the rule of a run, and how many predictions are unsure.
 
     Args:
         run: The run.

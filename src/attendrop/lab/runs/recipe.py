@@ -1,4 +1,4 @@
-"""The recipe of a run: what is chosen from the data and the model where the user set nothing.
+"""The recipe of a run: settings chosen from the data and the model where the user set nothing.
 
 Small data need many passes: with three of them over a few hundred examples a model has hardly left its start. Mosbach
 et al. (arXiv 2006.04884) train for 20 epochs at 2e-5, with Adam's bias correction, a warm-up over the first tenth of
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What was chosen for a run, and why.
+    """The settings chosen for a run, with reasons.
 
     Attributes:
         choices: The settings that were chosen; those that the user set are not among them.

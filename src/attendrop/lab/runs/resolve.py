@@ -1,4 +1,4 @@
-"""From the settings that a user gave to a configuration in which every value stands.
+"""Resolve the settings of a user to a configuration that has every value.
 
 A setting has the first of these values: the user's, that of the preset, one that follows from another setting, one
 that is chosen from the data and the model (`recipe.py`), the default.
@@ -33,14 +33,14 @@ from .settings import SAME_SETTINGS, RunConfig
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration and what was made of it.
+    """A resolved configuration, with the objects made from it.
 
     Attributes:
         config: The configuration, without a preset, and with its values.
         arguments: The `TrainingArguments` of these values.
         regularizers: The methods.
-        notes: What the preset has set, as sentences.
-        recipe: What was chosen from the data and the model; empty before `resolve_recipe`.
+        notes: Sentences about the values of the preset.
+        recipe: The values chosen from the data and the model; empty before `resolve_recipe`.
     """
 
     config: RunConfig
@@ -51,7 +51,7 @@ class Resolved:
 
 
 def resolve_settings(config: RunConfig, model: Any) -> Resolved:
-    """Resolve what depends on the settings and on the model, and refuse what is wrong with them.
+    """Resolve values that depend on the settings and on the model, and refuse wrong settings.
 
     Args:
         config: The configuration, from `make_config`.
@@ -66,7 +66,7 @@ def resolve_settings(config: RunConfig, model: Any) -> Resolved:
 
 
 def resolve_recipe(resolved: Resolved, data: tasks.Data, model: Any) -> Resolved:
-    """Resolve what depends on the data.
+    """Resolve values that depend on the data.
 
     Args:
         resolved: From `resolve_settings`.
@@ -105,7 +105,7 @@ def _dependent_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def _keep_epoch(config: RunConfig) -> str:
-    """Return the rule for the kept epoch. Who sets how the best epoch is found wants the best one."""
+    """Return the rule for the kept epoch. A user who sets how the best epoch is chosen keeps the best one."""
     if config.training["eval_strategy"] == "no" or not config.training["load_best_model_at_end"]:
         return "last"
     asks_for_best = {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"} & config.explicit

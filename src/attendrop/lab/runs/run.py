@@ -29,7 +29,6 @@ from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.evaluator import Evaluator, Part
 from ..records import Averaged, BaselineScores, Cost, FolderRecord, Kept
-from ..records.evaluation import typed_evaluations
 from .baselines import Baselines
 from .best import kept_epoch, method_epochs
 from .caveats import caveats_of
@@ -423,7 +422,7 @@ class Run:
             best_checkpoint=Path(trainer.state.best_model_checkpoint or "").name or None,
             history=trainer.state.log_history,
             scores=evaluator.scores,
-            evaluation=typed_evaluations(evaluator.evaluation),
+            evaluation=evaluator.evaluation,
             temperature=evaluator.temperature,
             temperature_note=evaluator.temperature_note,
             threshold=evaluator.threshold,

@@ -18,7 +18,7 @@ Metrics = Callable[[Any], dict[str, float]]  # of the predictions and labels of 
 
 
 class RunTrainerMixin(RegularizerMixin):
-    """What the Trainer of a run does besides training with methods; comes before the Trainer in the bases of a class.
+    """Duties of a run's Trainer besides training with methods; comes before the Trainer in the bases of a class.
 
     - Batches are drawn by `LengthGroupedSampler`, and evaluations read the examples in their order.
     - Of two epochs with the same score, the one with the smaller validation loss is the best.

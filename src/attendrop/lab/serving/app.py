@@ -51,7 +51,7 @@ def make_app(predictor: Predictor, limits: Limits = Limits(), batch_size: int = 
 
     Args:
         predictor: The run.
-        limits: What a request may ask for.
+        limits: The limits of a request.
         batch_size: The number of examples in a batch.
         hosts: The names under which the service is reached; others are refused, so that no page of the web can read
             from it under a name of its own. Empty = any.

@@ -1,4 +1,4 @@
-"""What a service refuses before it reads it: bodies that are too large, and hosts that are not its own."""
+"""Requests that a service refuses before it reads them: bodies that are too large, and hosts that are not its own."""
 
 from __future__ import annotations
 

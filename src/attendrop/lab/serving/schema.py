@@ -37,7 +37,7 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    """What is served."""
+    """The served model."""
 
     status: str
     task: str

@@ -17,7 +17,7 @@ from .verdict import FEWEST_PAIRS, Question, Verdict, verdict_of
 
 @dataclass(frozen=True)
 class Gain:
-    """What an ensemble gains.
+    """The gain of an ensemble.
 
     Attributes:
         gain: Score of the ensemble minus the mean score of its members.
@@ -44,7 +44,7 @@ def judge_gain(
         whole: The score of the ensemble of all members.
         without: For each member, the score of the ensemble of all others.
         members: The score of each member.
-        question: What is asked: delta, direction and confidence.
+        question: The question: delta, direction and confidence.
         resolution: The step in which the scores move.
     """
     gain = whole - float(np.mean(members))

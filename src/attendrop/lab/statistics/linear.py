@@ -72,7 +72,7 @@ class _Axes:
     Attributes:
         values: `[N, axes]`.
         center: The mean of the features.
-        scale: What they were divided by.
+        scale: Their divisor.
         basis: The axes, `[features, axes]`; None = they are combinations of the examples.
         combined: The axes as combinations of the examples, `[N, axes]`, if `basis` is None.
         features: The features.

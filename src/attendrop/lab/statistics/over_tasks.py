@@ -77,7 +77,7 @@ def summarize_tasks(
     Args:
         methods: Name of the method -> task -> paired differences (`make_pairs(...).differences`). Tasks with fewer than
             five pairs are left out.
-        question: What is asked: delta, direction, confidence, and words for the sentences.
+        question: The question: delta, direction, confidence, and words for the sentences.
         draws: Number of bootstrap samples.
         seed: Seed of the bootstrap.
         only_these: Whether the question is about other seeds on these tasks, and not about other tasks; with fewer

@@ -41,18 +41,18 @@ class Selection(NamedTuple):
 
 
 def choose_confidence(
-    confidence: npt.ArrayLike, is_right: npt.ArrayLike, accuracy: float, delta: float = DELTA
+    confidence: npt.ArrayLike, is_correct: npt.ArrayLike, accuracy: float, delta: float = DELTA
 ) -> Selection | None:
     """Return the threshold with which most examples are answered with the accuracy; None if there is none.
 
     Args:
         confidence: The largest probability of each example.
-        is_right: Whether its class is the right one.
+        is_correct: Whether its class is the right one.
         accuracy: The accuracy that the answers must have.
         delta: The chance that it is lower on new examples.
     """
     order = np.argsort(-np.asarray(confidence, float), kind="stable")
-    sorted_confidence, right = np.asarray(confidence, float)[order], np.asarray(is_right, bool)[order]
+    sorted_confidence, correct = np.asarray(confidence, float)[order], np.asarray(is_correct, bool)[order]
     examples, selection = len(order), None
     steps = max(1, math.ceil(math.log2(max(examples, 2))))
     low, high = 1, examples
@@ -60,7 +60,7 @@ def choose_confidence(
         middle = -(-(low + high) // 2)
         threshold = sorted_confidence[middle - 1]
         count = int((sorted_confidence >= threshold).sum())  # with examples of equal confidence
-        errors = int((~right[:count]).sum())
+        errors = int((~correct[:count]).sum())
         most = float(beta.ppf(1 - delta / steps, errors + 1, count - errors)) if errors < count else 1.0
         if most <= 1 - accuracy:
             low, selection = middle, Selection(float(threshold), count / examples, 1 - errors / count)
@@ -81,14 +81,14 @@ def least_examples(accuracy: float, examples: int, delta: float = DELTA) -> int:
     return math.ceil(math.log(delta / steps) / math.log(accuracy))
 
 
-def conformal_cut(right_probability: npt.ArrayLike, coverage: float) -> float | None:
+def conformal_cut(gold_probability: npt.ArrayLike, coverage: float) -> float | None:
     """Return the probability from which a class belongs to the set; None if there are too few examples.
 
     Args:
-        right_probability: The probability of the right class of each example.
+        gold_probability: The probability of the right class of each example.
         coverage: How often the right class must be in the set.
     """
-    scores = np.sort(1 - np.asarray(right_probability, float))
+    scores = np.sort(1 - np.asarray(gold_probability, float))
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)
     return None if rank > len(scores) else float(1 - scores[rank - 1])
 

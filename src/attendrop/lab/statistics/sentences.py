@@ -24,7 +24,7 @@ def explain(
 
     Args:
         name: Name of the method.
-        question: What was asked.
+        question: The question.
         figures: The figures of the comparison, of at least two pairs.
         verdict: The verdict.
         more_seeds: The approximate number of further seeds that would settle it.
@@ -44,7 +44,7 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
 
     Args:
         name: Name of the method.
-        question: What was asked.
+        question: The question.
         figures: The figures of the comparison.
         fewest: The smallest number of seeds that gives a verdict.
     """
@@ -63,7 +63,7 @@ def explain_over_tasks(
 
     Args:
         name: Name of the method.
-        question: What was asked.
+        question: The question.
         figures: The figures of the summary.
         verdict: The verdict.
         methods: Number of methods for which p values are corrected.

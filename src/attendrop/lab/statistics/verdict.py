@@ -45,7 +45,7 @@ class Question:
         delta: The smallest difference that matters; 0 = every difference matters.
         greater_is_better: Whether a larger value is better.
         confidence: Confidence of the intervals; 1 - confidence is the error rate of the verdicts.
-        outcome: What the values are, for the sentence.
+        outcome: The name of the values in the sentence.
         baseline: Name of the baseline, for the sentence.
     """
 
@@ -152,7 +152,7 @@ def judge(
         resolution: The step in which the values move, such as 1/277 for an accuracy on 277 examples. None = inferred
             from the values.
         name: Name of the method, for the sentence.
-        outcome: What the values are, for the sentence.
+        outcome: The name of the values in the sentence.
         baseline_name: Name of the baseline, for the sentence.
     """
     question = Question(delta, greater_is_better, confidence, outcome, baseline_name)
@@ -171,7 +171,7 @@ def judge_family(
     Args:
         methods: Name of the method -> seed -> value. None or a value that is not finite stands for a failed run.
         baseline: Seed -> value of the baseline.
-        question: What is asked: delta, direction, confidence, and words for the sentences.
+        question: The question: delta, direction, confidence, and words for the sentences.
         resolution: The step in which the values move. None = inferred from the values of each pair of methods.
         design: The schedule of looks of a sequential study. P values are then corrected for the
             looks and by Bonferroni for the methods, instead of by Holm, and the intervals hold for all looks and
@@ -267,7 +267,7 @@ def verdict_of(difference: float, p: float, p_equivalence: float, question: Ques
         p: Two-sided p of the test for a difference.
         p_equivalence: P of the test that the true difference is within ±delta. At most half the error rate is needed,
             so that "no difference" means that the whole interval is within ±delta.
-        question: What is asked.
+        question: The question.
     """
     if question.delta and p_equivalence <= question.alpha / 2:
         return "no difference"

@@ -14,7 +14,7 @@ from ...errors import UserError
 from ...utils.secrets import is_secret
 
 # Settings that a study decides for each run.
-OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
+SET_BY_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
 OF_ONE_DATA_SET = ("train_file", "validation_file", "test_file")
 _DATA = re.compile(r"(?P<name>[^=@]+)=(?P<file>.+?)(?:@(?P<settings>[\w-]+=.*))?")
 
@@ -41,7 +41,7 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     refuse_secrets(match["settings"] or "", f"data {match['name'].strip()!r}")
     for part in re.split(r",(?=[\w-]+=)", match["settings"] or ""):
         name, _, value = part.partition("=")
-        if name.replace("-", "_") in OF_THE_STUDY:
+        if name.replace("-", "_") in SET_BY_THE_STUDY:
             raise UserError(f"data {text!r} has {part!r} after the @, which the study decides; leave it out.")
         if part:
             add_setting(settings, name, value, f"data {match['name'].strip()!r}")
@@ -53,7 +53,7 @@ def refuse_secrets(text: str, what: str) -> None:
 
     Args:
         text: The settings, as the user wrote them.
-        what: What they belong to, for the error message.
+        what: Their owner, for the error message.
     """
     for name in re.findall(r"([\w-]+)\s*=", text):
         if is_secret(name.replace("-", "_")):
@@ -70,7 +70,7 @@ def add_setting(settings: dict[str, Any], name: str, value: str, what: str) -> N
         settings: The settings so far.
         name: Its name, as the user wrote it.
         value: Its value.
-        what: What the settings belong to, for error messages.
+        what: The owner of the settings, for error messages.
     """
     name = name.strip().replace("-", "_")
     if name in settings:

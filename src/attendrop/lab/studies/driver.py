@@ -4,7 +4,7 @@ study.json             the configuration; written at the start
 runs/<id>.json         the record of each run that has ended
 predictions/<id>.npz   the outputs of its model, for ensembles
 models/<id>/           its model, where the user wants to keep it
-progress.json          what is running now, for `attendrop study`
+progress.json          runs in progress, for `attendrop study`
 """
 
 from __future__ import annotations

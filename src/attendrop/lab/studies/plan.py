@@ -1,4 +1,4 @@
-"""The plan of a comparison: written before the first run, and compared with what was done at the end.
+"""The plan of a comparison: written before the first run, and compared with the finished study.
 
 A plan is a YAML file with the tasks, methods, settings, seeds and rules of a comparison and its primary outcome. Its
 hash is stored in every record; whitespace, comments and the order of names in the file do not change it.
@@ -22,7 +22,19 @@ from .configuration import plan_hash
 from .design import Design, make_design
 
 SCHEMA = 1
-_DESIGN = ("settings", "methods", "tasks", "data", "sizes", "keep", "resample", "first_seed", "same_head")
+_DESIGN = (
+    "settings",
+    "methods",
+    "tasks",
+    "data",
+    "sizes",
+    "keep",
+    "resample",
+    "first_seed",
+    "same_head",
+    "score_on",
+    "score_epochs",
+)
 _STUDY = (*_DESIGN, "seeds", "max_seeds", "delta", "confidence")
 _NEEDED = ("primary", "settings", "methods", "sizes", "keep", "resample", "first_seed", "delta", "confidence")
 _HEAD = "# The plan of a comparison: `attendrop compare --plan FILE` runs it. Its hash is {hash}.\n"
@@ -59,7 +71,7 @@ def make_plan(
     """Return the plan of a comparison.
 
     Args:
-        design: What is compared.
+        design: The design of the comparison.
         seeds: The number of seeds; None = they are added until every method is decided.
         max_seeds: The largest number of seeds, if they are added.
         deltas: Outcome -> the smallest difference that matters.
@@ -199,7 +211,7 @@ def deviations(plan: Plan, study: StudyConfiguration, records: Sequence[StudyRec
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return name, planned value and actual value of what differs."""
+    """Return name, planned value and actual value of each difference."""
     differences = []
     for name in dict.fromkeys([*old, *new]):
         was, value = old.get(name), new.get(name)

@@ -213,12 +213,12 @@ def _number(value: Any) -> Any:
 def make_spaces(
     contenders: Sequence[Contender], settings: Mapping[str, Any], texts: Iterable[str] = (), is_paper: bool = False
 ) -> dict[str, dict[str, Dimension]]:
-    """Return the search space of each contender: the defaults, and what the user wrote instead. Everything is checked.
+    """Return the search space of each contender: the defaults, or the user's values, all checked.
 
     Args:
-        contenders: What is tuned. Fields and settings that have a value there are not searched.
+        contenders: The contenders to tune. Fields and settings that have a value there are not searched.
         settings: The settings that all runs share. Those that the user set are not searched.
-        texts: What the user wrote with `--space`.
+        texts: The values of `--space`.
         is_paper: Whether the defaults are the grids of the papers.
     """
     spaces = {contender.name: _default_space(contender, settings, is_paper) for contender in contenders}

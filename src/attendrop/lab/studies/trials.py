@@ -191,7 +191,7 @@ class MethodTrials:
         Args:
             trial: The trial.
             value: Its score, greater is better; None = it failed or was stopped.
-            facts: What is stored with it.
+            facts: Facts to store with it.
             is_pruned: Whether it was stopped because its scores were low.
         """
         # Another driver may have ended the trial, assuming that this one was dead.

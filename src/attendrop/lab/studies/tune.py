@@ -353,7 +353,7 @@ def tune(
     """Search, and run the chosen settings on the development set. After an interruption, rerun it to continue.
 
     Args:
-        config: What is tuned, and how.
+        config: The configuration of the search.
         folder: The folder of the study. `tuning.json` in it has the result.
         executor: From `make_executor`.
         storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of

@@ -155,7 +155,7 @@ def make_tune_config(
     """Make and check a configuration; a `UserError` names the first mistake.
 
     Args:
-        settings: The settings of `attendrop train`; `method` lists what is tuned. `plain` is always tuned too.
+        settings: The settings of `attendrop train`; `method` lists the contenders to tune. `plain` is always tuned too.
         spaces: Search spaces such as "addrop.p=0.1..0.9"; all others have their defaults.
         trials: The number of trials of each method; None = 20, or all points of a grid.
         repeats: The number of splits of the training data that score a trial.
@@ -203,7 +203,7 @@ def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:
-    """Return what is tuned, `plain` first."""
+    """Return the contenders to tune, `plain` first."""
     contenders = [parse_contender(method) for method in methods]
     names = [contender.name for contender in contenders]
     for name in names:

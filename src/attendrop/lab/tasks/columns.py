@@ -86,7 +86,7 @@ def find_columns(
         text: The column that the user named as the text, or None to guess it.
         text_pair: The column that the user named as the second text, or None.
         label: The column that the user named as the label, or None to guess it.
-        is_pair_label: Whether `text_pair` is what the model learns to write.
+        is_pair_label: Whether the model learns to write `text_pair`.
 
     Returns:
         One or two text columns, the label column (the target column for a translation), and a note for each guess.
@@ -293,6 +293,8 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
         raise UserError(
             f"{_header(table)}, and {' and '.join(candidates)} could each be the label; name it with --label."
         )
+    if table.has_word_lines and len(table.columns) == 1:
+        raise UserError(f"{table.path} has words without tags; if a sign divides them, name it, as in --separator '_'.")
     raise UserError(f"{_header(table)}, and none is clearly {_missing_columns(table, texts)}.")
 
 

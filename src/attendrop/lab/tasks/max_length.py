@@ -1,4 +1,4 @@
-"""The maximum length of texts in tokens: what a model takes, what a run saves, and how many texts are cut."""
+"""The maximum length of texts in tokens: the limit of the model, that of a saved run, and cut texts."""
 
 from __future__ import annotations
 

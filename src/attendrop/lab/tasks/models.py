@@ -83,7 +83,7 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_processor(name: str | Path, task: Task, *, trust_remote_code: bool = False) -> Any:
-    """Load what makes the inputs of a model: its tokenizer, image processor or feature extractor.
+    """Load the processor of a model: its tokenizer, image processor or feature extractor.
 
     Args:
         name: A name on the Hub, or a folder.
@@ -99,7 +99,7 @@ def load_processor_of(auto: Any, name: str, called: str, trust_remote_code: bool
     Args:
         auto: The class of transformers that loads it.
         name: A name on the Hub, or a folder.
-        called: What it is called in messages.
+        called: Its name in messages.
         trust_remote_code: Whether code from the repository may be run.
     """
     source = _locate(name)

@@ -2,7 +2,7 @@
 
 `auto` is, in this order:
 
-    the folder of a run of ours         what its configuration says
+    the folder of a run of ours         the one in its configuration
     a model that cannot be pooled       its own head (decoders, encoder-decoders, models with a setting of their own)
     a checkpoint with a trained head    this head
     a sentence encoder                  its pooling, from its modules.json
@@ -46,7 +46,7 @@ class Chosen(NamedTuple):
 
     Attributes:
         pooling: One of `POOLINGS`, or "model" for the model's own head.
-        sentence: What was chosen and why, for the user; None where nothing is to be said.
+        sentence: The choice and its reason, for the user; None = nothing to report.
         is_sentence_encoder: Whether the model was trained to encode sentences, as its modules.json says.
     """
 
@@ -56,7 +56,7 @@ class Chosen(NamedTuple):
 
 
 def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO, is_remote: bool = False) -> Chosen:
-    """Choose what the head reads.
+    """Choose the input of the head.
 
     Args:
         name: The model: a name on the Hub, or a folder.

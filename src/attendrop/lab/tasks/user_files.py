@@ -175,7 +175,7 @@ class _Inspector:
                 self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
 
     def _has_numbers(self) -> bool | None:
-        """Return whether the labels are numbers; None if nothing that the user said decides it."""
+        """Return whether the labels are numbers; None if no setting of the user decides it."""
         if self.request.kind is None:
             return None if self.request.label_separator is None else False
         return self.request.kind in KINDS and KINDS[self.request.kind].has_numbers

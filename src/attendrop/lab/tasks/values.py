@@ -48,7 +48,7 @@ def class_name(value: Any) -> str:
 
 
 def folded(name: str) -> str:
-    """Return what names of classes have in common that a reader would take for the same one.
+    """Return a key that is equal for names of classes that a reader would take for the same one.
 
     Spaces, invisible characters and the case of letters do not count, nor the Unicode form of a letter, nor how a
     number is written: `007` and `7.0` are 7.

@@ -130,7 +130,7 @@ class Search:
     Attributes:
         trainer: the trainer of the best run, with the best weights in its model.
         share: the share that the best run masked.
-        tickets: what the best run masked.
+        tickets: the parts that the best run masked.
         table: one row for each run: its share, the numbers of masked heads and feed-forwards, its score.
         weights: the weights of the best run.
     """

@@ -33,7 +33,7 @@ PER = ("example", "token")
 
 @dataclass(frozen=True)
 class Tickets:
-    """What is masked. Attention sites and blocks are numbered in the order in which the model calls them.
+    """The masked parts. Attention sites and blocks are numbered in the order in which the model calls them.
 
     Args:
         heads: Pairs (attention site, head).
@@ -217,7 +217,7 @@ def masked_places(tickets: Tickets, model: nn.Module, seams: Seams, batch: Mappi
     """Find the weights that the tickets set to zero.
 
     Args:
-        tickets: What is masked.
+        tickets: The masked parts.
         model: The model.
         seams: Of the model, bound.
         batch: Inputs for the dry run that finds the weights. Models of text and images need none.

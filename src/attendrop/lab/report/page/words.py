@@ -242,7 +242,7 @@ def _count_of_runs(shown: int, searched: int) -> str:
 
 
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
-    """Return what the study consists of, as names and values."""
+    """Return the facts of the study, as names and values."""
     runs = analysis.runs
     failed = sum(run.status == "failed" for run in runs) or len(analysis.failures)
     tasks = list(dict.fromkeys(cell.task for cell in analysis.cells))
@@ -254,6 +254,7 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Training data", ", ".join(sizes) if sizes != ["all"] else ""),
         ("Baseline", labels[analysis.baseline]),
         ("Seeds", str(seeds_of(analysis))),
+        ("Scored", analysis.scored),
         ("Runs", _count_of_runs(len(runs), analysis.searched) + (f", {failed} failed" if failed and runs else "")),
     ]
     return [(name, value) for name, value in items if value]

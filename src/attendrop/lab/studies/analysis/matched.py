@@ -53,12 +53,12 @@ def with_controls(
         if method in controls:
             text += "."
         elif same is None:
-            text += ": the difference is that of both together (--matched adds the baseline that is trained alike)."
+            text += ": the difference is that of both together (--matched adds a baseline with the same values)."
         else:
             pair = Group(group.task, group.size, {same: group.runs[same], method: group.runs[method]})
             against = compare(pair, part, SCORE, same, delta, confidence, looks)[method].comparison
             assert against is not None
-            text += f". Compared with {same}, which is trained alike: {against.sentence}"
+            text += f". Compared with {same}, with matched learning rate and epochs: {against.sentence}"
         sentence = f"{result.comparison.sentence} {text}"
         changed[method] = dataclasses.replace(
             result, comparison=dataclasses.replace(result.comparison, sentence=sentence)

@@ -112,12 +112,12 @@ def compare(
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     resolution = outcome.resolution(metric, example.examples.get(part))
-    judged = _judge(others, values.get(baseline, {}), question, resolution, looks)
+    comparisons = _judge(others, values.get(baseline, {}), question, resolution, looks)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
             *_mean(seeds, confidence, outcome.limits_for(metric)),
-            None if method == baseline else judged[method],
+            None if method == baseline else comparisons[method],
         )
         for method, seeds in values.items()
     }
@@ -138,8 +138,8 @@ def _judge(
     for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
         known = set(seeds[:count])
         seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
-        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
-        for method, comparison in judged.items():
+        comparisons = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
+        for method, comparison in comparisons.items():
             if method not in final or not is_decided(final[method].verdict):
                 final[method] = comparison
     return final

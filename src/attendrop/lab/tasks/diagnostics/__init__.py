@@ -21,7 +21,7 @@ __all__ = ["examine", "examine_header"]
 
 
 def examine(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
-    """Return what is unusual about the texts and labels of a task.
+    """Return findings about unusual texts and labels of a task.
 
     Args:
         task: The task, with its labels.

@@ -19,7 +19,7 @@ _PLACEHOLDERS = ("null", "none", "n/a", "na", "#n/a", "?", "-", "unknown")
 
 
 def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
-    """Return what is unusual about the names of labels and about how often they occur."""
+    """Return findings about unusual names and frequencies of labels."""
     kind = kind_of(task)
     if task.label is None or not kind.has_named_labels:
         return []
@@ -65,7 +65,7 @@ def _difference(spellings: Sequence[str]) -> str:
 
 
 def _unit(task: Task) -> str:
-    """Return what has a label."""
+    """Return the unit that has a label."""
     return "word" if kind_of(task).is_per_word else "row"
 
 

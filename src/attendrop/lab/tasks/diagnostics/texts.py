@@ -17,7 +17,7 @@ _PLACEHOLDERS = ("nan", "null", "none", "n/a", "na", "#n/a", "?")
 
 
 def examine_texts(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
-    """Return what is unusual about the texts of all files."""
+    """Return findings about unusual texts of all files."""
     findings: list[Finding] = []
     keys = {name: text_keys(task, table) for name, table in tables.items()}
     for name, table in tables.items():

@@ -24,7 +24,7 @@ class Problem:
     """Why a row cannot be used.
 
     Attributes:
-        text: What is wrong, as the end of a sentence that begins with the place of the row.
+        text: The mistake, as the end of a sentence that begins with the place of the row.
         advice: What to do.
         group: Rows of one group have the same problem; by default those with the same text.
     """

@@ -1,4 +1,4 @@
-"""What a model predicted on a split, with what is right: losses, probabilities, a baseline, and columns of a table."""
+"""Predictions on a split and the gold answers: losses, probabilities, a baseline, and columns of a table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ClassCounts(NamedTuple):
 
 @dataclass
 class Answers:
-    """The outputs of a model on a split, and what is right.
+    """The outputs of a model on a split, and the gold answers.
 
-    An item is what gets one prediction: an example, or in tagging a word.
+    An item has one prediction. It is an example, or in tagging a word.
 
     Attributes:
         task: The task.
@@ -55,7 +55,7 @@ class Answers:
     has_threshold: ClassVar[bool] = False  # whether each label is predicted by itself, above a probability
     has_probabilities: ClassVar[bool] = False  # and so calibration, and scores of each class
     has_confusion: ClassVar[bool] = False  # whether each item has exactly one of the classes
-    marks_right: ClassVar[bool] = False  # whether a table of errors has a column `right`
+    marks_correct: ClassVar[bool] = False  # whether a table of errors has a column `right`
     is_compared_with_baseline: ClassVar[bool] = True  # whether a score no better than the baseline's is a warning
 
     @classmethod
@@ -144,7 +144,7 @@ class Answers:
 class ClassAnswers(Answers):
     """Each item has one of the classes."""
 
-    has_probabilities = has_confusion = marks_right = True
+    has_probabilities = has_confusion = marks_correct = True
 
     @property
     def predicted(self) -> Any:

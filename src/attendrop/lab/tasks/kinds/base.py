@@ -1,4 +1,4 @@
-"""What a kind of task must know, so that the rest of the package does not ask which kind a task has.
+"""The facts and parts of a kind of task, so that the rest of the package never compares kinds.
 
 A kind is made of parts. Each is a small class that a module of a kind extends where it differs:
 
@@ -6,8 +6,8 @@ A kind is made of parts. Each is a small class that a module of a kind extends w
     Reading     the user's files: columns, labels, rows that cannot be used       reading.py
     Encoder     texts → token ids                                                 encoder.py
     Codec       labels → numbers, outputs of the Trainer → predictions, metrics   codec.py
-    Answers     predictions of a split with what is right: losses, probabilities, baseline, columns   answers.py
-    LinearHead  a linear model of features: a baseline, and the first weights of a head           heads.py
+    Answers     predictions and gold answers of a split: losses, columns      answers.py
+    LinearHead  a linear model of features: a baseline, and the first weights of a head    heads.py
     Members     what is stored of a run so that seeds can be averaged             members.py
     Snippet     lines of Python on the card that use the model                    snippets.py
 """
@@ -39,7 +39,7 @@ class Kind:
     Attributes:
         name: The value of `Task.kind` and of --kind.
         spoken: Its name in sentences; empty = `name`.
-        modalities: What its examples may be.
+        modalities: The possible modalities of its examples.
         metrics: The metrics of a task from the user's files. The first one selects the best model.
         further_metrics: Metrics that an evaluation has besides those of the task.
         model_class: The class of transformers that loads a model of texts with its head.
@@ -101,7 +101,7 @@ class Kind:
         return task.text
 
     def target(self, task: Task) -> str | None:
-        """Return the column with what is right."""
+        """Return the column with the gold answers."""
         return task.label
 
     def corpus(self, task: Task) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Kind:
         return value
 
     def separator(self, task: Task) -> str:
-        """Return what stands between the labels of one example in a table."""
+        """Return the separator of the labels of one example in a table."""
         return task.label_separator or ","
 
     def on_command_line(self, task: Task, example: str) -> str:
@@ -157,7 +157,7 @@ class Kind:
 
         Args:
             tokenizer: The tokenizer, which pads.
-            seed: The seed of what the collator draws.
+            seed: The seed of the collator's draws.
             mlm_probability: The share of the words that is hidden.
         """
         import transformers

@@ -42,7 +42,7 @@ class LinearHead:
 
         Args:
             features: `[N, d]`, dense, or a sparse matrix of words.
-            targets: What is right for each row.
+            targets: The gold answer of each row.
             outputs: The number of outputs.
         """
         return fit_logistic(features, targets, outputs, **_strengths(features))

@@ -1,4 +1,4 @@
-"""What is stored of the predictions of a run, and how those of several seeds are averaged and scored."""
+"""Stores the predictions of a run, and averages and scores those of several seeds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _nothing() -> Array:
 
 @dataclass
 class Outputs:
-    """What a model predicted on one part of the data.
+    """The predictions of a model on one part of the data.
 
     Attributes:
         kind: The name of the kind of the task.
         values: Of each example the logits minus their largest (one class each), the logits of the labels
             (multilabel) or the number (regression); of each word that is scored its class (token_classification); of
             each masked token the log-likelihood of the right one (mlm).
-        gold: What is right, in the same order, as the model's classes.
+        gold: The gold answers, in the same order, as the model's classes.
         labels: The names of the task's labels.
         to_task: For each class of the model, the number of its label.
         lengths: How many words of each example are scored, in tagging.
@@ -48,7 +48,7 @@ class Members:
         """Keep of the Trainer's outputs and labels what scores need.
 
         Args:
-            outputs: What the model predicted, which is changed.
+            outputs: The predictions of the model, which are changed.
         """
         # Small gaps below the largest logit keep their precision, so that rounding does not change the prediction.
         outputs.values = np.maximum(outputs.values - outputs.values.max(-1, keepdims=True), -60_000)
@@ -57,7 +57,7 @@ class Members:
         """Return what one member adds to the mean: by default probabilities.
 
         Args:
-            outputs: What the member predicted.
+            outputs: The predictions of the member.
             values: Its values in double precision.
             place: Its number among the members; earlier ones decide where votes are equal.
         """
@@ -70,7 +70,7 @@ class Members:
 
         Args:
             mean: The mean evidence of the members.
-            outputs: What one of them predicted, with what is right.
+            outputs: The predictions of one of them, with the gold answers.
         """
         predicted, gold = mean.argmax(-1), outputs.gold
         return (outputs.to_task[predicted], outputs.to_task[gold]) if len(outputs.to_task) else (predicted, gold)

@@ -90,8 +90,8 @@ class SetCodec(ClassCodec):
 
     def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
         """Return the F1 of the labels of each example; 1 where it has none and gets none."""
-        right, sizes = (predicted * gold).sum(-1), predicted.sum(-1) + gold.sum(-1)
-        return np.where(sizes > 0, 2 * right / np.maximum(sizes, 1), 1.0)
+        true_positives, sizes = (predicted * gold).sum(-1), predicted.sum(-1) + gold.sum(-1)
+        return np.where(sizes > 0, 2 * true_positives / np.maximum(sizes, 1), 1.0)
 
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
         rows = self.predicted(first_of(predictions))[:, self.to_model]
@@ -101,7 +101,7 @@ class SetCodec(ClassCodec):
 class SetAnswers(ClassAnswers):
     """Each label of an example is predicted by itself."""
 
-    has_confusion = marks_right = False
+    has_confusion = marks_correct = False
     has_threshold = True
 
     @classmethod
@@ -119,7 +119,7 @@ class SetAnswers(ClassAnswers):
         return (self.values > (cut[:, None] if cut.ndim else cut)).astype(int)
 
     def losses(self, temperature: float = 1.0) -> np.ndarray:
-        """Return the mean over the labels of -log of the probability of what is right."""
+        """Return the mean over the labels of -log of the probability of the gold value."""
         logits = self.values / temperature
         return np.asarray(np.logaddexp(0, np.where(self.gold == 1, -logits, logits)).mean(-1))
 

@@ -15,7 +15,7 @@ from ..values import check_classes, class_name, declared_name, is_missing, missi
 
 @dataclass(frozen=True)
 class Request:
-    """What the user said about the columns: the flags of the same names."""
+    """The flags of the user about the columns."""
 
     text: str | None = None
     text_pair: str | None = None
@@ -61,7 +61,7 @@ class Reading:
             kind: The name of the kind.
             name: The name of the file.
             columns: What `find_columns` found.
-            request: What the user said about the columns.
+            request: The flags of the user about the columns.
         """
         texts, label, _ = columns
         if self.has_one_text and len(texts) > 1:

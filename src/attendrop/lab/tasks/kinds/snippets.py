@@ -1,4 +1,4 @@
-"""Lines of Python that use a model of texts, for its card: what they read, and what they make of the logits."""
+"""Lines of Python that use a model of texts, for its card: their inputs, and how they decode the logits."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class TagCodec(ClassCodec):
 class TagAnswers(ClassAnswers):
     """Each word has a predicted tag."""
 
-    marks_right = False
+    marks_correct = False
 
     @classmethod
     def of(cls, task: Task, values: Any, split: Any, word_starts: Sequence[Sequence[int]] | None = None) -> Answers:

@@ -14,7 +14,7 @@ Encoder = Callable[[Mapping[str, list[Any]]], dict[str, list[Any]]]
 
 
 class Modality(ABC):
-    """What the examples of a task are: texts, images or sounds."""
+    """The modality of a task: texts, images or sounds."""
 
     name: ClassVar[str]  # the value of `Task.modality`
     noun: ClassVar[str]  # what one example is called in messages
@@ -40,11 +40,11 @@ class Modality(ABC):
 
     @abstractmethod
     def load_processor(self, name: str, *, trust_remote_code: bool = False) -> Any:
-        """Load what makes inputs of the model from an example: a tokenizer, image processor or feature extractor."""
+        """Load the processor of a model: its tokenizer, image processor or feature extractor."""
 
     @abstractmethod
     def match(self, name: str, model: Any, processor: Any, notes: list[str]) -> None:
-        """Raise a `UserError` if the model does not take what the processor makes.
+        """Raise a `UserError` if the model does not take the processor's outputs.
 
         Args:
             name: The name of the model, for messages.

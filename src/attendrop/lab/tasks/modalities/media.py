@@ -188,7 +188,7 @@ class MediaCollator:
     """Read the files of a batch.
 
     Args:
-        media: What the files are.
+        media: The kind of the files.
         processor: The processor of the model.
         max_length: The maximum length of an example.
     """
