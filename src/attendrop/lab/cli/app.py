@@ -38,6 +38,7 @@ COMMANDS = {
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "soup": "Average the weights of the runs of one method of a study into one model.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
+    "dropped": "Show what AD-DROP or a trained generator drops: by distance, kind of token, and tag.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
     "methods": "List the methods, or show the fields of one.",

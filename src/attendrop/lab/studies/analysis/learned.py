@@ -56,7 +56,7 @@ def collapsed_runs(group: Group, part: str, baseline: str) -> dict[str, set[Hash
         m: {s: r.score(part) if r.is_finished else None for s, r in of.items()} for m, of in group.runs.items()
     }
     return {
-        method: collapsed_seeds(of, scores[baseline], example.greater_is_better)
+        method: collapsed_seeds(of, scores.get(baseline, {}), example.greater_is_better)
         | {seed for seed, record in group.runs[method].items() if record.is_finished and not has_learned(record, part)}
         for method, of in scores.items()
     }

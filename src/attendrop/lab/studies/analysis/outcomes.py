@@ -72,7 +72,7 @@ def compare(
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     resolution = outcome.resolution(metric, example.examples.get(part))
     items = items_of_group(group, part, outcome, baseline, read)
-    known = (others, values[baseline], question, resolution)
+    known = (others, values.get(baseline, {}), question, resolution)
     collapsed = collapsed_runs(group, part, baseline)
     if looks is None:
         comparisons = judge_family(*known, items=items, collapsed=collapsed)
@@ -112,7 +112,7 @@ def verdicts_of(
 
 def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
     """Return seconds as multiples of the baseline's mean."""
-    known = [value for value in values[baseline].values() if value is not None]
+    known = [value for value in values.get(baseline, {}).values() if value is not None]
     unit = float(np.mean(known)) if known else 1.0
     return {
         method: {seed: None if value is None else value / unit for seed, value in seeds.items()}
