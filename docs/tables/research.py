@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from studies import RESULTS, defaults
+from studies.verdict import seeds
 
 from .examples import TITLES, lines
 from .markdown import table
@@ -86,6 +87,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     "defaults": chosen_defaults,
     "public-files": public_files,
+    "seeds-to-decide": seeds.markdown,
     "simulated-alarms": lambda: simulated("false alarms"),
     "simulated-coverage": lambda: simulated("coverage"),
     "simulated-bca": lambda: simulated("coverage of BCa"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import Wav2Vec2ForSequenceClassification
 
 from attendrop import (
     DENI,
@@ -21,6 +22,7 @@ from attendrop import (
     Progress,
     RegularizedTrainer,
     Schedule,
+    ScheduledDropout,
     fit_schedule,
 )  # fmt: skip
 from attendrop.capture.graphs import Graphs
@@ -28,10 +30,18 @@ from attendrop.core.step import MicroBatch, Step
 from attendrop.lab.report.attendout_figure import plot_run
 from attendrop.methods import make_method
 from attendrop.methods.attendout import policy_gradient as module
-from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
+from attendrop.methods.attendout.generator import (
+    GENERATOR_FILE,
+    Generator,
+    ids_and_mask,
+    load_generator,
+    pairs,
+    save_weights,
+)  # fmt: skip
 from attendrop.methods.attendout.policy_gradient import CachedBatch, actions, likelihood_gradient, reinforce
 from attendrop.methods.attendout.rewards import Rewards, attacker_probability, rewards_of_steps
 from helpers import data, zoo
+from helpers.media import wav2vec2_config
 from helpers.precision import assert_same_numbers
 from helpers.settings import SETTINGS, bert_for
 from helpers.training import same_parameters
@@ -43,22 +53,35 @@ def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator
     return Generator(torch.randn(10, width), torch.randn(8, width), layers, **options)
 
 
+def literal_attention(g: Generator, h: torch.Tensor) -> torch.Tensor:
+    """The attention of the generator over the states of one example, one head at a time."""
+    width = h.shape[1] // g.heads
+    parts = [slice(head * width, (head + 1) * width) for head in range(g.heads)]
+    of_heads = [(g.q(h)[:, part] @ g.k(h)[:, part].T / width**0.5).softmax(-1) @ g.v(h)[:, part] for part in parts]
+    return torch.cat(of_heads, 1)
+
+
 def literal_logits(g: Generator, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The equations of the generator, one example and one layer at a time."""
-    logits = torch.zeros(g.layers, *ids.shape, ids.shape[1], dtype=g.tokens.dtype)
+    logits = torch.zeros(g.layers, *mask.shape, mask.shape[1], dtype=g.norm.weight.dtype)
     for b in range(len(ids)):
         n = int(mask[b].sum())
-        h = g.norm(g.tokens[ids[b, :n]] + g.positions[:n])
+        is_image = ids.ndim == 4
+        h = g.norm(g.patches(ids[b : b + 1])[0] if is_image else g.tokens[ids[b, :n]] + g.positions[:n])
         for layer in range(g.layers):
             s = (g.q(h) @ g.k(h).T) / h.shape[1] ** 0.5
             logits[layer, b, :n, :n] = s / g.temperature + g.offsets[layer]
-            h = g.norm(h + g.o(s.softmax(-1) @ g.v(h)))
+            h = g.norm(h + g.o(literal_attention(g, h)))
+            if g.inner:
+                first, second, norm = g.inner
+                h = norm(h + second(nn.functional.gelu(first(h))))
     return logits
 
 
 @pytest.mark.usefixtures("float64")
-def test_generator_matches_its_equations() -> None:
-    g = tiny_generator(3, init_drop=0.3, temperature=2.0)
+@pytest.mark.parametrize("options", [{}, {"heads": 3}, {"feed_forward": 5}, {"heads": 2, "feed_forward": 8}], ids=str)
+def test_generator_matches_its_equations(options: dict[str, int]) -> None:
+    g = tiny_generator(3, init_drop=0.3, temperature=2.0, **options)
     ids = torch.randint(0, 10, (4, 7), generator=torch.Generator().manual_seed(1))
     mask = torch.ones(4, 7, dtype=torch.long)
     mask[1, 5:], mask[2, 2:] = 0, 0
@@ -118,7 +141,10 @@ class Kept(AttendOut):
     def plan(self, batch: Any) -> Any:
         plan = super().plan(batch)
         given = batch.examples
-        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (given["input_ids"], given["attention_mask"]))
+        if "pixel_values" in given:  # 16 patches and the token that the model adds
+            ids, mask = given["pixel_values"], torch.ones(len(given["pixel_values"]), 17, dtype=torch.long)
+        else:
+            ids, mask = (x.reshape(-1, x.shape[-1]) for x in (given["input_ids"], given["attention_mask"]))
         drop = {site: ~keep.squeeze(1) for site, keep in plan.keep.items()}
         self.seen = [*getattr(self, "seen", []), (batch.step.progress.step, ids.clone(), mask.clone(), drop)]
         return plan
@@ -214,16 +240,18 @@ def test_generator_update_matches_a_slow_reference(limits: str, graphs: bool, mo
         ("choice", {"credit": "paired", "normalize": False}),
         ("bert", {"monte_carlo": 2, "layer_offsets": False}),
         ("bert", {"monte_carlo": 2, "explore": 0.7}),
+        ("bert", {"heads": 4, "feed_forward": 12}),
+        ("vit", {"reward_on": "held_out"}),
     ],
 )
-def test_generator_update_matches_a_slow_reference_for_multiple_choice_and_several_rounds(
+def test_generator_update_matches_a_slow_reference_for_other_inputs_and_fields(
     kind: str, fields: dict, graphs: bool
 ) -> None:
     check_the_dropout_step(kind, Graphs(torch.device("cpu")) if graphs else None, **fields)
 
 
 def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
-    method = Kept(T=3, init_drop=0.3, reward_on="noisy", select="attacker", **fields)
+    method = Kept(T=3, init_drop=0.3, select="attacker", **{"reward_on": "noisy", **fields})
     (actual,) = play(method, kind, 3 * method.monte_carlo, graphs)
     wanted = {name: torch.zeros_like(x) for name, x in actual.items()}
     baseline, size = 0.0, 0.0
@@ -551,7 +579,7 @@ def test_example_scores_of_every_head_equal_minus_the_loss_of_each_example(kind:
             assert abs(-one.loss.item() - scores[b].item()) < 1e-9
 
 
-@pytest.mark.parametrize("kind", ["token", "choice", "masked", "span", "multilabel", "regression"])
+@pytest.mark.parametrize("kind", ["token", "choice", "masked", "span", "multilabel", "regression", "vit"])
 def test_attendout_trains_every_head(tmp_path, kind: str) -> None:
     batch = zoo.make_batch(kind, size=12, seed=4)
     examples = [{name: value[i] for name, value in batch.items()} for i in range(12)]
@@ -653,6 +681,17 @@ def test_evaluation_logs_both_networks_and_the_run_is_saved_and_plotted(tmp_path
     for path, source in ((tmp_path / "a.png", run), (tmp_path / "b.png", method)):
         plot_run(source, path, trainer.state.log_history)
         assert path.stat().st_size > 10_000
+    assert ScheduledDropout(run=tmp_path / "final").curves == fit_schedule(run).curves
+    own = method.generator.state_dict()
+    for fields in ({"run": tmp_path / "final"}, {"run": tmp_path / "final" / GENERATOR_FILE}):
+        going_on = AttendOut(reward_on="cached", **fields)
+        assert make_method("attendout", {k: v for k, v in going_on.to_dict().items() if k != "method"}) == going_on
+        one_round([going_on])
+        assert all(torch.equal(value, own[name]) for name, value in going_on.generator.state_dict().items())
+    loaded = load_generator(tmp_path / "final", zoo.make_model("bert"))
+    assert loaded.settings == method.generator.settings
+    batch = data.pad(data.make_examples("bert", 8))
+    assert torch.equal(loaded.drop_probabilities(batch), method.generator.drop_probabilities(batch))
     schedule = fit_schedule(run, knots=3)
     assert len(schedule.curves) == 2
     assert all(isinstance(curve, Schedule) for curve in schedule.curves)
@@ -697,6 +736,19 @@ def test_fields_out_of_range_are_refused(fields: dict, message: str) -> None:
         AttendOut(**fields)
 
 
+def test_a_generator_of_another_shape_or_a_damaged_one_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"AttendOut\.run is '.*', which has no attendout_generator\.safetensors"):
+        Engine(zoo.make_model("bert"), [AttendOut(run=tmp_path)])
+    save_weights(Generator.from_model(zoo.make_model("bert"), 2), tmp_path)
+    Engine(zoo.make_model("bert"), [AttendOut(run=tmp_path, layer_offsets=False)]).close()
+    with pytest.raises(ValueError, match=r"whose generator has inner\.0\.bias of shape None, and that of this model"):
+        Engine(zoo.make_model("bert"), [AttendOut(run=tmp_path, layer_offsets=False, feed_forward=4)])
+    file = tmp_path / GENERATOR_FILE
+    file.write_bytes(file.read_bytes()[:99])
+    with pytest.raises(ValueError, match=r"whose attendout_generator\.safetensors is damaged"):
+        Engine(zoo.make_model("bert"), [AttendOut(run=tmp_path, layer_offsets=False)])
+
+
 def test_reward_on_dev_without_an_eval_dataset_is_refused(tmp_path) -> None:
     trainer = RegularizedTrainer(
         model=zoo.make_model("bert"), args=data.make_arguments(tmp_path), train_dataset=data.make_examples("bert", 8),
@@ -717,8 +769,12 @@ def test_one_method_object_can_train_several_models(tmp_path) -> None:
 
 
 def test_models_without_token_ids_or_heads_are_refused() -> None:
-    with pytest.raises(ValueError, match="ViTForImageClassification does not take token ids"):
-        Engine(zoo.make_model("vit"), [AttendOut()])
+    with pytest.raises(ValueError, match=r"AttendOut\.reward_on is 'noisy', which replaces tokens, and ViT"):
+        Engine(zoo.make_model("vit"), [AttendOut(reward_on="noisy")])
+    with pytest.raises(ValueError, match="takes no token ids and no patches"):
+        Engine(Wav2Vec2ForSequenceClassification(wav2vec2_config()), [AttendOut()])
+    with pytest.raises(ValueError, match=r"AttendOut\.heads is 5; it must divide the width of the generator, 32"):
+        Engine(zoo.make_model("bert"), [AttendOut(heads=5)])
     with pytest.raises(ValueError, match="BertModel has no head"):
         Engine(zoo.make_model("bert").bert, [AttendOut()])
 

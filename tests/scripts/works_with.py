@@ -36,6 +36,7 @@ from helpers.settings import SETTINGS, bert_for
 from helpers.zoo import make_batch, make_model, with_adapters
 from studies import RESULTS
 
+OF_IMAGES = {"attendout": {"reward_on": "cached"}}  # fields that replace those for texts
 SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 
 
@@ -44,6 +45,7 @@ def train(method: str, kind: str, model: Any, **arguments: Any) -> Any:
     batch = make_batch(kind, size=16)
     batch |= SETTINGS[method].columns(batch, "usual") if "input_ids" in batch else {}
     examples = [{name: values[i] for name, values in batch.items()} for i in range(16)]
+    fields = {**SETTINGS[method].usual, **(OF_IMAGES.get(method, {}) if "pixel_values" in batch else {})}
     with tempfile.TemporaryDirectory() as folder:
         args = make_arguments(folder, max_steps=2, **arguments)
         if "fsdp" in arguments:
@@ -53,7 +55,7 @@ def train(method: str, kind: str, model: Any, **arguments: Any) -> Any:
             model=model,
             args=args,
             train_dataset=examples,
-            regularizers=[make_method(method, SETTINGS[method].usual)],
+            regularizers=[make_method(method, fields)],
         )
         trainer.train()
     return trainer.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,19 @@ import yaml
 
 from attendrop.lab.report.page import checked_analysis, render_page
 from docs.tables import pages
-from studies.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
+from studies.verdict import (
+    answers,
+    figure,
+    judge,
+    page,
+    parts,
+    plan,
+    protocol_gains,
+    protocols,
+    recommend,
+    report,
+    seeds,
+)
 from studies.verdict.run import COLUMNS
 
 TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
@@ -328,3 +341,19 @@ def test_answer_begins_with_what_helps_everywhere(study: Path) -> None:
     # mixout lowers the score, and fewer epochs lower the loss as much as EMA does
     assert "*Two together* and *AD-DROP* lower the log loss" in begins()
     assert begins().endswith("others that were compared in all of them do not.")
+
+
+def test_seeds_for_a_decision_are_computed_from_the_scores_of_all_epochs() -> None:
+    by_way = {(of.task, of.scored, of.epochs): of for of in seeds.rows("minilm")}
+    here = [row for row in parts.rows_of(protocols.PART, "minilm") if row["task"] == "glue/rte"]
+    by_hand: dict[tuple[str, int], float] = {}
+    for row in here:
+        dev, choose, test = ([float(v) for v in row[name].split()[-3:]] for name in protocols.SETS)
+        scores = [(277 * a + 100 * b + 990 * c) / 1367 for a, b, c in zip(dev, choose, test, strict=True)]
+        by_hand[row["setting"], int(row["seed"])] = statistics.fmean(scores)
+    pairs = [[by_hand[s, n] - by_hand["", n] for n in range(protocols.METHOD_SEEDS)] for s in protocols.SETTINGS]
+    variance = statistics.fmean(statistics.variance(of) for of in pairs)
+    row = by_way["glue/rte", "all", 3]
+    assert row.deviation == pytest.approx(100 * variance**0.5)
+    assert row.difference == pytest.approx(100 * statistics.fmean(d for of in pairs for d in of))
+    assert row.times == pytest.approx((by_way["glue/rte", "dev", 1].deviation / row.deviation) ** 2)

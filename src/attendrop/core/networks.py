@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -56,6 +57,13 @@ class TrainsNetworks(Regularizer):
     def record(self) -> list[dict[str, Any]]:
         """Return the results of this method's training, one JSON-serialisable entry for each round."""
         return []
+
+    def save(self, folder: Path) -> None:
+        """Write further files of what this method learned beside a saved model. Checkpoints have its state instead.
+
+        Args:
+            folder: the folder of the model.
+        """
 
 
 def networks_of(regularizers: Sequence[Regularizer], competing: bool = False) -> dict[str, nn.Module]:

@@ -33,6 +33,8 @@ from ..model.seams import Seams
 from ..model.sites import map_shape
 from ..utils.files import load_json
 
+_RUN_FILE = "attendout_run.json"
+
 
 def _schedules(curves: Any) -> list[Schedule]:
     try:
@@ -60,7 +62,7 @@ class ScheduledDropout(Regularizer):
             evenly spaced values for the layers between them. The probability is cut to 0 … 1
         curves: instead of start and slopes: for each layer a probability, or a list of (share of the training,
             probability) points with shares rising from 0 to 1; or None
-        run: instead of curves: the path of the `attendout_run.json` of a finished AttendOut run, whose curves
+        run: instead of curves: the folder of an AttendOut run, or its `attendout_run.json`, whose curves
             `fit_schedule` fits; or None
     """
 
@@ -137,13 +139,14 @@ class ScheduledDropout(Regularizer):
 def _curves_of(path: str | Path) -> Sequence[Any] | None:
     """Return the fitted curves of a saved AttendOut run."""
     given = f"ScheduledDropout.run is {str(path)!r}"
-    if not Path(path).is_file():
-        raise UserError(f"{given}, which is not a file; it must be the attendout_run.json of an AttendOut run.")
+    file = Path(path, _RUN_FILE) if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise UserError(f"{given}, which has no {_RUN_FILE}; it must be that of an AttendOut run, or its folder.")
     try:
-        return fit_schedule(path).curves
+        return fit_schedule(file).curves
     except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise UserError(
-            f"{given}, which is no attendout_run.json with at least 2 dropout steps ({on_one_line(error)})."
+            f"{given}, which is no {_RUN_FILE} with at least 2 dropout steps ({on_one_line(error)})."
         ) from None
 
 

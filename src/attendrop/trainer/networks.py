@@ -101,9 +101,11 @@ class AuxiliaryNetworks:
                 exchange(self._trainer.model, network)
                 logger.info(f"The {name} is better on {metric}: it is the model from now on.")
 
-    def save_records(self, folder: Path) -> None:
-        """Write what each method has learned into `<method>_run.json`."""
+    def save_records(self, folder: Path, is_checkpoint: bool) -> None:
+        """Write what each method has learned into `<method>_run.json`, and its further files beside a final model."""
         for method in self._methods:
             if method.record():
                 path = folder / f"{method.name}_run.json"
                 write_json(path, method.record())
+            if not is_checkpoint:
+                method.save(folder)

@@ -27,7 +27,7 @@ class Saving(TrainerParts):
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
-            self.networks.save_records(folder)
+            self.networks.save_records(folder, is_checkpoint=bool(kwargs.get("_internal_call")))
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
         """Save without the passwords: the Trainer writes all its arguments to `training_args.bin`."""

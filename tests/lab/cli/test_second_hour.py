@@ -48,6 +48,10 @@ def failed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         ("train --model m --seed 1 --seed 2 --seed 3", "--seed is given 3 times, '1', '2' and '3'; give it once"),
         ("train --model m --bf16 --no-bf16", "--bf16 is given 2 times, '--bf16' and '--no-bf16'; give it once."),
         ("tune --method addrop --train-file a.csv --train-file b.csv", "--train-file is given 2 times"),
+        (
+            "check a.csv --label x --label y",
+            "'x' and 'y'; give it once, with commas between several columns of 0",
+        ),
         ("check a.csv --text x --text y", "--text is given 2 times, 'x' and 'y'; give it once."),
         ("predict folder --file a --file b", "--file is given 2 times"),
         ("compare --method plain --learning-rate 1 --learning_rate 2", "--learning-rate is given 2 times, '1' and '2'"),
@@ -169,6 +173,12 @@ def test_a_command_says_what_it_does_before_it_imports_libraries(
     before, imports, _ = done.stderr.partition("imports ")
     assert imports
     assert said in before
+
+
+def test_a_wrong_flag_is_refused_without_torch() -> None:
+    done = fresh_python(_HEAVY.format(heavy=("torch", "transformers")), "check", "--train-file", "a.csv")
+    assert "no such option: --train-file" in done.stderr
+    assert "exit code 2" in done.stdout
 
 
 def test_check_imports_neither_torch_nor_transformers(place: Path) -> None:

@@ -85,12 +85,21 @@ class Act(Listener):
 # ---- folders ---------------------------------------------------------------------------------------------------
 
 
-def test_only_what_a_run_wrote_is_overwritten(place: Path, tmp_path: Path) -> None:
+def test_only_what_a_run_wrote_is_overwritten(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     write_csv(tmp_path / "test.csv", [("a film",)], header=["text"])
     more = {"test_file": str(tmp_path / "test.csv"), "method": ["attendout:T=1,reward_on=cached"]}
     fine_tune(**settings(place, out, **more, num_train_epochs=2, keep_checkpoints=True))
-    names = {path.name for path in out.iterdir()}
+    assert run(["dropped", str(out)]) == 0
+    described = capsys.readouterr().out
+    assert "AttendOut's generator" in described
+    assert "distance: 0" in described
+    assert run(["dropped", str(out)]) == 2  # the figure exists
+    assert run(["dropped", str(out), "--overwrite", "--method", "rdrop"]) == 2
+    assert "method is 'rdrop'; it must be addrop" in " ".join(capsys.readouterr().err.split())
+    assert run(["dropped", str(out), "--overwrite", "--method", "addrop:p=0.5,layers=all"]) == 0
+    assert "AD-DROP, p = 0.5, q = 0.3" in capsys.readouterr().out
+    names = {path.name for path in out.iterdir()} - {"dropped.png", "dropped.csv"}
     assert {"attendout_run.json", "predictions_test.csv", "checkpoint-6", "training_args.bin"} <= names
     assert (out / "attendout.png").read_bytes()[:4] == b"\x89PNG"
     assert all(map(is_written_by_a_run, names)), names  # the list is complete

@@ -14,6 +14,7 @@ from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.records import RunError
 from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
+from attendrop.lab.report.page import card_section, latex_table, render_page
 from attendrop.lab.report.page.markdown import render_markdown
 from attendrop.lab.report.page.words import headline
 from attendrop.lab.statistics.sequential import SequentialDesign
@@ -21,6 +22,7 @@ from attendrop.lab.statistics.verdict import Comparison
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import UntilDecided, compare
 from attendrop.lab.studies.design import Design, make_design
+from attendrop.lab.studies.records import SameStudy
 from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
 from helpers.studies import MadeUpExecutor, noisy, record_of
 
@@ -389,3 +391,61 @@ def test_wrong_input_raises_one_line_error_and_writes_nothing(
     assert sentence in shown
     assert "Traceback" not in shown
     assert not list(folder.rglob("*.json")) or not list((folder / "runs").glob("*.json"))
+
+
+# ---- what is scored --------------------------------------------------------------------------------------------------
+
+
+def test_scores_on_the_rest_and_over_epochs_are_said_wherever_the_verdict_is(tmp_path: Path) -> None:
+    design = design_of(["rdrop"], sizes=("shots=8",), score_on="rest", score_epochs=3)
+    records = [
+        record_of(
+            spec, 0.7 + 0.05 * (spec.method == "rdrop") + 0.002 * (spec.seed % 3), score_on="rest", score_epochs=3,
+            resample=True, examples={"train": 16, "validation": 2300 + spec.seed}, available={"train": 2500},
+            data={"train": f"t{spec.seed}", "validation": f"v{spec.seed}"},
+            predictions={"validation": {"gold": [0, 1], "predicted": [1, 0] if spec.method == "plain" else [0, 1]}},
+            texts=["a", "b"],
+        )
+        for n in range(6) for spec in design.runs(design.cells[0], n)
+    ]  # fmt: skip
+    analysis = analyse_records(records, design.configuration(), tmp_path)
+    sentence = comparison_of(analysis).sentence
+    assert "that on all 2,300 to 2,305 labelled examples that were not trained on, other ones for each seed" in sentence
+    assert sentence.endswith("this is about models near the end of training, not about the last one alone.")
+    scored = "the validation examples and all training examples that were not drawn, mean over the last 3 epochs"
+    assert analysis.scored == scored
+    for shown in (render_markdown(analysis), render_page(analysis), card_section(analysis), latex_table(analysis)):
+        assert scored in shown
+    assert not analysis.agreement  # the seeds have no examples in common
+    assert not analysis.disagreements
+    assert analysis.notes[-1] == (
+        "there are no ensembles of the seeds on glue/rte, shots=8: each seed is scored on other examples"
+    )
+    usual = design_of(["rdrop"], sizes=("shots=8",))
+    assert "score_on" not in usual.configuration().to_json()
+    assert usual.runs(usual.cells[0], 0)[0].id != design.runs(design.cells[0], 0)[0].id
+    other = record_of(usual.runs(usual.cells[0], 9)[0], 0.7, resample=True)
+    with pytest.raises(UserError, match="has another score_on than that of run"):
+        SameStudy([records[0], other])
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"score_on": "rest"}, "score_on is 'rest', but all training examples are trained on"),
+        ({"score_on": "rest", "sizes": ("shots=8",), "keep": "dev"}, "score_on is 'rest', and keep is 'dev'"),
+        ({"score_on": "test"}, "score_on is 'test'; it must be one of"),
+        ({"score_epochs": 0}, "score_epochs is 0; it must be a whole number of at least 1"),
+        ({"score_epochs": 3, "keep": "split"}, "score_epochs is 3, and keep is 'split'"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        design_of(["rdrop"], **fields)
+
+
+def test_models_are_kept_with_their_own_score_only(tmp_path: Path) -> None:
+    design = design_of(["rdrop"], score_epochs=3)
+    with pytest.raises(UserError, match="keep_models is on, score_on is 'validation' and score_epochs is 3"):
+        compare(design, tmp_path / "study", MadeUpExecutor(noisy({})), seeds=2, keep_models=True)
+    assert not (tmp_path / "study").exists()

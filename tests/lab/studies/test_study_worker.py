@@ -129,6 +129,40 @@ def test_the_kept_epoch_is_the_last_one_or_the_best_on_a_split_or_on_dev(
     assert SELECTION not in split.scores
 
 
+def test_all_examples_that_are_not_trained_on_can_be_scored_and_the_mean_of_the_last_epochs(
+    worker: Worker, settings: dict[str, Any]
+) -> None:
+    rows = sentences(72, seed=1)
+    repeated = {**settings, "max_train_samples": 30, "num_train_epochs": 4}
+    first, second = (
+        worker.run(spec_of(repeated, seed=seed, resample=True, score_on="rest", score_epochs=3)) for seed in (2, 3)
+    )
+    assert len({text for text, _ in rows}) == 72
+    assert first.examples == second.examples == {"train": 30, "validation": 24 + 42}
+    assert first.data["validation"] != second.data["validation"]
+    for name, value in first.scores["validation"].items():
+        assert value == pytest.approx(sum(row[name] for row in first.curves[-3:]) / 3)
+    assert len({row["loss"] for row in first.curves}) == 4
+    fewer = worker.run(spec_of({**repeated, "max_eval_samples": 40}, seed=2, resample=True, score_on="rest"))
+    assert fewer.examples == {"train": 30, "validation": 40}
+    assert fewer.data["train"] == first.data["train"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_train_epochs": 2}, "score_epochs is 3, and plain has num_train_epochs 2; it must be at most"),
+        ({"max_steps": 30}, "score_epochs is 3, and plain has max_steps 30 and eval_strategy 'epoch'"),
+        ({"eval_strategy": "no"}, "plain has max_steps -1 and eval_strategy 'no'"),
+    ],
+)
+def test_fewer_epochs_than_are_scored_are_refused_before_training(
+    worker: Worker, settings: dict[str, Any], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        worker.run(spec_of({**settings, **changes}, score_epochs=3, only_check=True))
+
+
 def test_of_epochs_with_the_same_score_the_one_with_the_smallest_loss_is_kept_as_in_train(
     worker: Worker, settings: dict[str, Any], tmp_path: Path
 ) -> None:

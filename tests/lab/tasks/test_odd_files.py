@@ -122,6 +122,11 @@ DOCUMENTS = {
     "split of pandas": ({"columns": ["text", "label"], "index": [0, 1, 2, 3], "data": [list(row) for row in ROWS]}, {}),
     "rows": ([list(row) for row in ROWS], {"columns": ("text", "label")}),
     "rows without names": ([list(row) for row in ROWS], {"columns": ("auto",)}),
+    "labels by text": (dict(ROWS), {}),
+    "rows by name": ({f"id{i}": list(ROWS[i % 4]) for i in range(40)}, {"columns": ("key", "text", "label")}),
+    "rows below names": ([["text", "label"], *map(list, ROWS)], {}),
+    "one split": ({"meta": "v1", "train": [["text", "label"], *map(list, ROWS)]}, {}),
+    "objects named like splits": ({f"train_{i}": record for i, record in enumerate(RECORDS)}, {}),
     "texts by label": ({"good": [ROWS[0][0], ROWS[2][0]], "bad": [ROWS[1][0], ROWS[3][0], "one more"]}, {}),
 }  # fmt: skip
 
@@ -152,6 +157,46 @@ def test_part_of_a_document_is_named_after_the_file(tmp_path: Path) -> None:
     assert len(load_files(f"{path}::train", options=ReadOptions(columns=("auto",))).train or ()) == 8
     with pytest.raises(UserError, match="has no part 'test'; it has 'train', 'val', 'oos_val'"):
         load_files(f"{path}::test")
+
+
+SPLITS = {
+    "rows": [list(row) for row in ROWS],
+    "columns": {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]},
+    "objects by name": {f"id{i}": record for i, record in enumerate(RECORDS)},
+    "texts by label": {"good": [ROWS[0][0], ROWS[2][0], "one more"], "bad": [ROWS[1][0]]},
+    "labels by text": dict(ROWS),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("shape", SPLITS)
+def test_splits_of_a_document_are_never_columns_or_labels(shape: str, nested: bool, tmp_path: Path) -> None:
+    value = {"train": SPLITS[shape], "test": SPLITS[shape]}
+    path = file(tmp_path, "a.json", json.dumps({"data": value, "version": 1} if nested else value))
+    with pytest.raises(UserError, match=r"several tables: train \(\d .*, test \(\d .*'.*a.json::train'") as caught:
+        load_files(path)
+    named = "--columns text,label" in str(caught.value)
+    data = load_files(f"{path}::train", options=ReadOptions(columns=("text", "label") if named else ()))
+    assert (data.task.text, data.task.labels, len(data.train or ())) == (("text",), ("bad", "good"), 4)
+
+
+def test_texts_and_labels_in_lists_of_their_own_are_refused(tmp_path: Path) -> None:
+    value = {"train": ["good film", "bad film"], "train_labels": ["good", "bad"]}
+    with pytest.raises(UserError, match="'train', 'train_labels' of .* are lists of single values, and no rows; write"):
+        load_files(file(tmp_path, "a.json", json.dumps(value)))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_lines_that_are_lists_are_rows(name: str, tmp_path: Path) -> None:
+    lines = [json.dumps(row) for row in ROWS]
+    path = file(tmp_path, name, "\n".join(lines))
+    with pytest.raises(UserError, match="no names of columns; give them with --columns text,label"):
+        load_files(path)
+    assert len(load_files(path, options=ReadOptions(columns=("text", "label"))).train or ()) == 4
+    assert len(load_files(file(tmp_path, name, "\n".join(['["text", "label"]', *lines]))).train or ()) == 4
+    broken = file(tmp_path, name, "\n".join([*lines, '["one"]', '{"text": "x"}']))
+    with pytest.raises(UserError, match=r"line 5 of .* is not a list of 2 values, as the first one \(2 such rows"):
+        load_files(broken, options=ReadOptions(columns=("text", "label")))
 
 
 BAD_JSON = [
@@ -263,6 +308,21 @@ def test_words_and_tags_may_have_other_signs_between_them(sign: str, tmp_path: P
     table = read_table(file(tmp_path, "a.conll", f"{sentence}\n" * 9))
     assert table.columns["tokens"][0] == [word for word, _ in words]
     assert table.columns["tags"][0] == [tag for _, tag in words]
+
+
+@pytest.mark.parametrize("sign", ["_", "/", "\\", "^", "=", "->"])
+def test_a_sign_before_iob_tags_is_found(sign: str, tmp_path: Path) -> None:
+    path = file(tmp_path, "a.conll", f"Anna{sign}B-PER\nlives{sign}O\n\na{sign}b{sign}O\n")
+    table = read_table(path)
+    assert table.columns["tokens"] == [["Anna", "lives"], [f"a{sign}b"]]
+    assert table.columns["tags"] == [["B-PER", "O"], ["O"]]
+
+
+def test_words_without_tags_are_explained(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.conll", "Anna~NN\nlives~VB\n")
+    with pytest.raises(UserError, match="has words without tags; if a sign divides them, name it, as in --separator"):
+        load_files(path)
+    assert load_files(path, options=ReadOptions(separator="~")).task.labels == ("NN", "VB")
 
 
 def test_separator_of_words_and_tags_can_be_named(tmp_path: Path) -> None:

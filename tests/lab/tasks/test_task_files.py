@@ -257,7 +257,7 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
         "line 3 of .*ragged.conll has 1 column, but the lines before it have 2",
     ),
     ("wide.conll", "EU B-ORG\n\na b c\n", "line 3 of .* has 3 columns, but the lines before it have 2"),
-    ("untagged.conll", "EU\nrejects\n", "has the columns tokens, and none is clearly the label"),
+    ("untagged.conll", "EU\nrejects\n", "has words without tags; if a sign divides them, name it"),
     (
         "texts.csv",
         "text,label\na b,1\n  ,0\nc d,1\n,0\n",

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from ... import __version__
 from ...errors import UserError
-from ...utils.deprecation import warn_renamed
+from ...utils.deprecation import OTHER_NAMES, warn_renamed
 from .boundary import reported
 from .console import console, print_stopped
 from .once import OnceCommand
@@ -38,6 +38,7 @@ COMMANDS = {
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "soup": "Average the weights of the runs of one method of a study into one model.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
+    "dropped": "Show what AD-DROP or a trained generator drops: by distance, kind of token, and tag.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
     "methods": "List the methods, or show the fields of one.",
@@ -141,8 +142,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _nearest(error: Any) -> list[str] | None:
     """Return the flags that an unknown flag may stand for."""
-    from ..runs.settings import OTHER_NAMES
-
     known = OTHER_NAMES.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
     if known is not None and error.ctx is not None:
         flag = f"--{known.replace('_', '-')}"

@@ -80,6 +80,16 @@ def compare_command(
             "the best on the validation data itself, as papers often do."
         ),
     ] = "last",
+    score_on: Annotated[
+        str,
+        _option(
+            "What is scored: validation, or rest, the validation examples and all training examples that a run does "
+            "not draw; the verdicts are then about new examples."
+        ),
+    ] = "validation",
+    score_epochs: Annotated[
+        int, _option("The score of a run is the mean over this number of last epochs, such as 3.")
+    ] = 1,
     until_decided: Annotated[
         bool, _option("Add seeds until every method is decided, with error rates corrected for it.", "--until-decided")
     ] = False,
@@ -130,7 +140,8 @@ def compare_command(
     options = {
         "method": method, "task": task, "train_file": train_file, "data": data, "seeds": seeds,
         "first_seed": first_seed, "fraction": fraction, "shots": shots, "resample": resample, "keep": keep,
-        "until_decided": until_decided, "max_seeds": max_seeds, "baseline": baseline, "matched": matched,
+        "score_on": score_on, "score_epochs": score_epochs, "until_decided": until_decided, "max_seeds": max_seeds,
+        "baseline": baseline, "matched": matched,
         "delta": delta, "delta_loss": delta_loss, "delta_calibration": delta_calibration, "same_head": same_head,
     }  # fmt: skip
     planned = None if plan is None else read_plan(plan)
@@ -215,7 +226,7 @@ def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
     files = options["train_file"] or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
     sets = read_data_sets(options["data"] or (), files) if options["data"] or len(files) > 1 else {}
     shared |= {"train_file": files[0]} if files and not sets else {}
-    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched")
+    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched", "score_on", "score_epochs")
     design = make_design(
         shared, options["method"], tasks=tuple(tasks), data=sets, sizes=_sizes(options["fraction"], options["shots"]),
         **{name: options[name] for name in same},
@@ -235,6 +246,8 @@ _DEFAULTS: dict[str, Any] = {
     "first_seed": 0,
     "keep": "last",
     "max_seeds": _MOST_SEEDS,
+    "score_on": "validation",
+    "score_epochs": 1,
     **_DELTAS,
 }
 
@@ -264,7 +277,8 @@ def _given(shared: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
         given["methods"] = [PLAIN, *(method for method in options["method"] if method != PLAIN)]
     if "fraction" in options or "shots" in options:
         given["sizes"] = list(_sizes(options.get("fraction"), options.get("shots")))
-    given |= {name: options[name] for name in ("first_seed", "keep", "resample", "same_head") if name in options}
+    same = ("first_seed", "keep", "resample", "same_head", "score_on", "score_epochs")
+    given |= {name: options[name] for name in same if name in options}
     if options.get("until_decided"):
         given["max_seeds"] = options.get("max_seeds", _MOST_SEEDS)
     elif "seeds" in options:

@@ -13,6 +13,7 @@ from ...utils.secrets import is_secret
 _REMEDIES = {
     "train_file": ", or compare on several data sets with `attendrop compare --train-file A --train-file B`",
     "task": ", or compare on several data sets with `attendrop compare`",
+    "label": ", with commas between several columns of 0 and 1: --label anger,joy",
     "seed": ", or run several seeds with `attendrop compare --seeds`",
 }
 

@@ -29,6 +29,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "soup": (*_DATA, *_SCORES, "yaml", "matplotlib"),
     "curves": ("scipy", "matplotlib"),
     "robustness": (*_DATA, *_SCORES, "matplotlib"),
+    "dropped": (*_DATA, *_SCORES, "matplotlib"),
     "demo": (*_DATA, *_SCORES, "yaml", "matplotlib"),
     "methods": (),
     "tasks": (),

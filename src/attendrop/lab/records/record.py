@@ -219,6 +219,8 @@ class StudyRecord(RunRecord):
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
         fold: The number of its split of the training data.
+        score_on: What is scored, see `RunSpec`.
+        score_epochs: The number of last epochs whose mean score is the score.
         head_seed: The seed of weights that are new.
         trial: The number of its trial.
         plan: The hash of the plan of the study.
@@ -248,6 +250,8 @@ class StudyRecord(RunRecord):
     keep: str = "last"
     resample: bool | None = None
     fold: int | None = None
+    score_on: str = "validation"
+    score_epochs: int = 1
     head_seed: int | None = None
     trial: int | None = None
     plan: str | None = None

@@ -258,6 +258,7 @@ class Analysis:
         failures: The runs that failed.
         notes: Further notes for the reader.
         plan: Sentences about the plan of the study, and its deviations from it; empty if there is no plan.
+        scored: What the scores are, where it is not the score of the kept epoch on the validation examples.
     """
 
     baseline: str
@@ -290,6 +291,7 @@ class Analysis:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
+    scored: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; None instead of numbers that are not finite."""

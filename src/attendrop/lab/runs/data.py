@@ -11,13 +11,14 @@ from .settings import RunConfig
 EVALUATION_SEED = 42  # of `max_eval_samples`
 
 
-def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> tasks.Data:
+def load_data(config: RunConfig, seed: int, sample_seed: int | None = None, scores_rest: bool = False) -> tasks.Data:
     """Load the task or the files, make a validation split if there is none, and draw samples as configured.
 
     Args:
         config: The configuration.
         seed: The seed of the validation split, and of samples of the training data.
         sample_seed: The seed of samples of the training data, if it differs.
+        scores_rest: Whether the training examples that are not drawn are validation examples too.
     """
     sample_seed = seed if sample_seed is None else sample_seed
     if config.task:
@@ -32,14 +33,16 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> t
             choices=config.choices, options=config.read_options(),
         )  # fmt: skip
     data = tasks.split_validation(data, config.validation_share, seed)
-    data = _with_fewer_to_evaluate(data, config)
+    whole = data
     if config.max_train_samples is not None:
         data = tasks.at_most(data, "train", config.max_train_samples, sample_seed)
     if config.shots is not None:
         data = tasks.few_shots(data, config.shots, sample_seed)
     if config.fraction is not None:
         data = tasks.fraction(data, config.fraction, sample_seed)
-    return data
+    if scores_rest:
+        data = tasks.with_rest(data, whole)
+    return _with_fewer_to_evaluate(data, config)
 
 
 def load_other_tasks(

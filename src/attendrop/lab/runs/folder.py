@@ -36,7 +36,7 @@ _WRITTEN = (
         (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", _ATTENDOUT_FIGURE, "regularizers.json"),
     ),
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
-    *(rf"{method}_run\.json" for method in method_names()),
+    *(rf"{method}_(run\.json|generator\.safetensors)" for method in method_names()),
     r"predictions_test\w*\.csv",
     *map(re.escape, (EVALUATION_FILE, OUTPUTS_FILE)),
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...methods import short_name
-from ...utils.deprecation import warn_renamed
+from ...utils.deprecation import OTHER_NAMES, warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
 from ..tasks.kinds import current_kind
@@ -441,21 +441,6 @@ RENAMED = {"step": "capture"}
 SAME_SETTINGS = {
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
-}
-
-# Names of other libraries, or shorter ones -> the setting.
-OTHER_NAMES = {
-    "lr": "learning_rate",
-    "epochs": "num_train_epochs",
-    "num_epochs": "num_train_epochs",
-    "batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size",
-    "model_name_or_path": "model",
-    "task_name": "task",
-    "max_seq_length": "max_length",
-    "methods": "method",
-    "regularizers": "method",
 }
 
 

@@ -145,6 +145,11 @@ def compare(
         ```
     """
     every_delta = all_deltas(deltas)
+    if keep_models and (design.score_on, design.score_epochs) != ("validation", 1):
+        raise UserError(
+            f"keep_models is on, score_on is {design.score_on!r} and score_epochs is {design.score_epochs}; models are "
+            "kept with their own score on the validation examples, so leave the two out."
+        )
     _check_seeds(design, max_seeds or seeds)
     looks = None
     if max_seeds is not None:

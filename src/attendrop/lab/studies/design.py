@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from ...methods._own import checksum, sources
-from ...utils.checks import check_choice
+from ...utils.checks import check_choice, check_whole
 from ..records import StudyConfiguration
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .data_sets import SET_BY_THE_STUDY, add_setting, check_data_sets, refuse_secrets
-from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
+from .spec import FROZEN, KEEP, SCORE_ON, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
 _JOINED = re.compile(r"\+(?=\s*(?:[a-zA-Z~]|\.{0,2}/))")  # before a name or the path of a file, not in 1e+3
 _DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
+_SINCE = {"same_head": False, "data": {}, "score_on": "validation", "score_epochs": 1}  # older designs lack them
 LENGTH_AND_RATE = ("learning_rate", "num_train_epochs", "max_steps")  # in which a matched control equals its method
 
 
@@ -161,6 +162,8 @@ class Design:
         sizes: Amounts of training data: "all", "fraction=0.1" or "shots=16".
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
+        score_on: What is scored, see `RunSpec`.
+        score_epochs: The number of last epochs whose mean score is the score of a run.
         first_seed: The first seed; the others follow it.
         same_head: Whether all runs have the new head of the first seed, so that their weights can be averaged.
     """
@@ -174,6 +177,8 @@ class Design:
     first_seed: int = 0
     same_head: bool = False
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    score_on: str = "validation"
+    score_epochs: int = 1
 
     @property
     def baseline(self) -> str:
@@ -215,6 +220,7 @@ class Design:
             settings[name] = value
         return RunSpec(
             settings, contender.name, task, seed, size, self.keep, self.resample,
+            score_on=self.score_on, score_epochs=self.score_epochs,
             head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
             code=sources(contender.methods),
         )  # fmt: skip
@@ -229,14 +235,15 @@ class Design:
             methods=[*self.methods], settings=dict(self.settings), tasks=[*self.tasks], sizes=[*self.sizes],
             data={name: dict(own) for name, own in self.data.items()}, keep=self.keep, resample=self.resample,
             first_seed=self.first_seed, same_head=self.same_head or None, method_files=checksums_of_files(self.methods),
-            **more,
+            score_on=None if self.score_on == SCORE_ON[0] else self.score_on,
+            score_epochs=None if self.score_epochs == 1 else self.score_epochs, **more,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
-        for name in ("same_head", "data"):
-            if not values[name]:
+        for name, default in _SINCE.items():
+            if values[name] == default:
                 del values[name]  # keeps the configuration of older studies unchanged
         files = checksums_of_files(self.methods)
         return {**values, "method_files": files} if files else values
@@ -282,6 +289,7 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
             "resample is on, but all examples are trained on; it needs --fraction, --shots or --max-train-samples to "
             "choose from them."
         )
+    _check_scoring(design, draws)
     for name in ("method", "seed", *(("task",) if design.tasks else ())):
         if name in design.settings:
             raise UserError(f"{name} is decided by the study and cannot be a shared setting.")
@@ -294,3 +302,29 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     for run in {(run.method, run.size, run.task): run for run in design.all_runs(1)}.values():
         make_config(run.settings)
     return design
+
+
+def _check_scoring(design: Design, draws: bool) -> None:
+    """Refuse what cannot be scored.
+
+    Args:
+        design: The design.
+        draws: Whether runs train on a part of the examples.
+    """
+    check_choice("score_on", design.score_on, SCORE_ON)
+    check_whole("score_epochs", design.score_epochs, 1)
+    if design.score_on == "rest" and not draws:
+        raise UserError(
+            "score_on is 'rest', but all training examples are trained on; it needs --fraction, --shots or "
+            "--max-train-samples, which leave a rest."
+        )
+    if design.score_on == "rest" and design.keep == "dev":
+        raise UserError(
+            "score_on is 'rest', and keep is 'dev', which would choose the epoch on examples of the training data; "
+            "keep must be last or split."
+        )
+    if design.score_epochs > 1 and design.keep != "last":
+        raise UserError(
+            f"score_epochs is {design.score_epochs}, and keep is {design.keep!r}, which scores one chosen epoch; leave "
+            "one of the two out."
+        )

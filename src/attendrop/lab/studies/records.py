@@ -135,7 +135,21 @@ def describe(spec: RunSpec, status: str, **fields: Any) -> StudyRecord:
         **fields: Further fields of the record.
     """
     settings = {name: value for name, value in spec.settings.items() if not is_secret(name)}
-    names = ("id", "method", "task", "size", "seed", "keep", "resample", "fold", "head_seed", "trial", "plan")
+    names = (
+        "id",
+        "method",
+        "task",
+        "size",
+        "seed",
+        "keep",
+        "resample",
+        "fold",
+        "score_on",
+        "score_epochs",
+        "head_seed",
+        "trial",
+        "plan",
+    )
     known = {name: getattr(spec, name) for name in names}
     return StudyRecord(**{**known, "settings": settings, **fields}, status=status)
 
@@ -228,6 +242,9 @@ def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield what records must have in common: the name of a fact, where it holds, and its value."""
     task = record.task
     yield ("plan",), record.plan
+    if record.fold is None:
+        yield ("score_on",), record.score_on
+        yield ("score_epochs",), record.score_epochs
     if record.model is not None:
         for part, checksum in record.model.content.items():
             yield (f"checksum of the {part} of the model",), checksum
@@ -239,7 +256,7 @@ def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
     where = (record.size, record.keep, record.fold, seed)
     for part, fingerprint in record.data.items():
         yield (f"fingerprint of the {part} data of {task}", *where), fingerprint
-        if part == "validation" and record.fold is None:
+        if part == "validation" and record.fold is None and record.score_on == "validation":
             yield (f"fingerprint of the {part} data of {task}",), fingerprint
     for library, version in record.versions.items():
         yield (f"version of {library}",), version

@@ -15,6 +15,9 @@ from ...utils.model_files import model_checksums
 
 _FILES = ("train_file", "validation_file", "test_file", "data_dir")
 KEEP = ("last", "split", "dev")
+SCORE_ON = ("validation", "rest")
+# Fields that older studies lack, which keep their ids where these are as they were.
+_SINCE: dict[str, Any] = {"head_seed": None, "code": {}, "score_on": "validation", "score_epochs": 1}
 FROZEN = "frozen"  # the linear model of the frozen features, which is not fine-tuned
 # Fields that do not decide the result of a run: they belong to one invocation of the study.
 NOT_IN_RUN_ID = ("trial", "details", "only_check", "models_folder", "plan")
@@ -36,6 +39,9 @@ class RunSpec:
         resample: Whether the seed also selects the training examples.
         fold: Number of a random stratified split of the training data. The run is then scored on the part that is
             split off, and never sees the validation data. None = no such split.
+        score_on: What is scored: "validation", the validation examples, or "rest", these and all training examples that
+            were not drawn.
+        score_epochs: The number of last epochs whose mean score is the score.
         head_seed: The seed of the weights that are new, such as the head, if it is not `seed`.
         trial: Number of the trial of a tuning study.
         details: Whether the record holds texts and attention maps too.
@@ -60,6 +66,8 @@ class RunSpec:
     models_folder: str | None = field(default=None, compare=False)
     plan: str | None = field(default=None, compare=False)
     code: Mapping[str, str] = field(default_factory=dict)
+    score_on: str = "validation"
+    score_epochs: int = 1
 
     @property
     def is_frozen(self) -> bool:
@@ -70,10 +78,7 @@ class RunSpec:
     def id(self) -> str:
         """The name of the run: a hash of everything that determines its result."""
         values = {name: value for name, value in asdict(self).items() if name not in NOT_IN_RUN_ID}
-        if self.head_seed is None:
-            del values["head_seed"]  # keeps the ids of older studies unchanged
-        if not self.code:
-            del values["code"]
+        values = {name: value for name, value in values.items() if name not in _SINCE or value != _SINCE[name]}
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -21,7 +21,7 @@ def load_split_data(spec: RunSpec, config: RunConfig) -> tasks.Data:
         spec: The run.
         config: Its configuration.
     """
-    return split_for(spec, load_data(config, DATA_SEED, sample_seed(spec)))
+    return split_for(spec, load_data(config, DATA_SEED, sample_seed(spec), spec.score_on == "rest"))
 
 
 def sample_seed(spec: RunSpec) -> int:

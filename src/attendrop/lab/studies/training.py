@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -125,6 +126,8 @@ class Training(TrainerCallback):
             validation = {name: value for name, value in last.items() if name not in ("epoch", "step")}
         else:
             validation = scores_of(self.trainer.evaluate(prepared.validation))
+        if self.spec.score_epochs > 1 and self._validation:
+            validation = _mean_scores([*self._validation[-self.spec.score_epochs : -1], validation])
         scores = {"validation": validation}
         predictions = {"validation": ClassPredictions(**self.scorer.predictions)} if self.scorer.predictions else {}
         self._keep_outputs("validation", self.scorer)
@@ -186,3 +189,8 @@ class Training(TrainerCallback):
             peak_memory_mib=round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
             captured=self.trainer.capture.were_captured,
         )
+
+
+def _mean_scores(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each score over evaluations; the last row says which scores there are."""
+    return {name: statistics.fmean(row[name] for row in rows) for name in rows[-1]}

@@ -9,6 +9,7 @@ lengths.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import socket
 import tempfile
@@ -115,6 +116,7 @@ class Worker:
         optimizer = model.optimizer(key, arguments.learning_rate)
         selection = run.prepared.others[SELECTION] if spec.keep == "split" else None
         trainer = run.make_trainer(model.model, regularizers, optimizer, scorer, selection)
+        _check_epochs(spec, arguments)
         if spec.only_check:
             sizes = {name: len(split) for name, split in data.splits().items()}
             return describe(spec, CHECKED, model_bytes=size_of(model.model), examples=sizes, metric=run.prepared.metric)
@@ -171,7 +173,7 @@ class Worker:
     def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
         """Return the data of a run, and the fingerprint of each split."""
         settings = tuple(repr(getattr(config, name)) for name in _DATA_SETTINGS)
-        key = (settings, sample_seed(spec), spec.fold, spec.keep == "split")
+        key = (settings, sample_seed(spec), spec.fold, spec.keep == "split", spec.score_on)
         if key not in self._data:
             _keep_newest(self._data, 8)
             data = load_split_data(spec, config)
@@ -271,6 +273,22 @@ def _prepare_like(
     run = prepare_run(without_others, arguments, train_alone, model, known.tokenizer, listener)
     prepared = dataclasses.replace(known.prepared, train=run.prepared.train)
     return dataclasses.replace(known, data=data, prepared=prepared)
+
+
+def _check_epochs(spec: RunSpec, arguments: Any) -> None:
+    """Refuse a run with fewer epochs, or evaluations of them, than are scored."""
+    if spec.score_epochs == 1 or spec.is_frozen:
+        return
+    reason = f"score_epochs is {spec.score_epochs}, and {spec.method} has"
+    if arguments.max_steps > 0 or arguments.eval_strategy != "epoch":
+        raise UserError(
+            f"{reason} max_steps {arguments.max_steps} and eval_strategy {arguments.eval_strategy.value!r}; it needs "
+            "runs whose length is num_train_epochs, and an evaluation after each epoch."
+        )
+    if math.ceil(arguments.num_train_epochs) < spec.score_epochs:
+        raise UserError(
+            f"{reason} num_train_epochs {arguments.num_train_epochs:g}; it must be at most the number of epochs."
+        )
 
 
 def _keep_newest(cache: dict[Any, Any], count: int) -> None:

@@ -21,7 +21,7 @@ from .origin import without_rows
 from .pooling import with_pairs
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
-from .split import at_most, few_shots, fraction, split_validation
+from .split import at_most, few_shots, fraction, split_validation, with_rest
 from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 from .vocabulary import examine_vocabulary
 
@@ -67,6 +67,7 @@ __all__ = [
     "saved_with_length",
     "split_validation",
     "with_pairs",
+    "with_rest",
     "without_rows",
     "write_predictions",
     "write_submission",

@@ -293,6 +293,8 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
         raise UserError(
             f"{_header(table)}, and {' and '.join(candidates)} could each be the label; name it with --label."
         )
+    if table.has_word_lines and len(table.columns) == 1:
+        raise UserError(f"{table.path} has words without tags; if a sign divides them, name it, as in --separator '_'.")
     raise UserError(f"{_header(table)}, and none is clearly {_missing_columns(table, texts)}.")
 
 

@@ -179,6 +179,29 @@ def at_most(data: Data, part: str, count: int, seed: int = 42) -> Data:
     return dataclasses.replace(sampled, notes=notes, available={part: len(split), **data.available})
 
 
+def with_rest(data: Data, whole: Data) -> Data:
+    """Add the training examples that were not drawn to the validation examples.
+
+    Of these, an example with the text of a training or a validation example is left out.
+
+    Args:
+        data: The data, whose training examples were drawn from those of `whole`.
+        whole: The data before.
+    """
+    from datasets import concatenate_datasets
+
+    train, pool, validation = _training_split(data), _training_split(whole), data.validation
+    assert validation is not None
+    used = {*_texts(data, train), *_texts(data, validation)}
+    rest = [row for row, text in enumerate(_texts(whole, pool)) if text not in used]
+    if not rest:
+        raise UserError(f"score_on is 'rest', and all {len(pool):,} training examples of {data.task.name} are drawn.")
+    added = pool.select(rest).select_columns(validation.column_names).cast(validation.features)
+    note = "the training examples that were not drawn are scored, too"
+    joined = concatenate_datasets([validation, added])
+    return dataclasses.replace(data, validation=joined, origin=None, notes=[*data.notes, note])
+
+
 def fraction(data: Data, share: float, seed: int = 42) -> Data:
     """Keep a share of the training examples, and at least one of each class.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -37,7 +38,7 @@ from ...utils.distributed import average_gradients, mean_over_processes
 from .._shared.causality import is_causal
 from .._shared.twin import Twin
 from .exploration import draw_active, draw_shifts, learn_from_shifts
-from .generator import Generator, ids_and_mask
+from .generator import Generator, embedding_width, load_weights, reads_pixels, save_weights
 from .policy_gradient import Baseline, CachedBatch, actions, cache_tensors, load_cache, probabilities, reinforce
 from .rewards import Rewards, attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
 
@@ -81,6 +82,11 @@ class AttendOut(TrainsNetworks, KeepsState):
         hold_out: share of the training set that is held out with reward_on="held_out", a number above 0, to 1
         noise: share of the tokens that are replaced with reward_on="noisy", a number from 0 to 1
         mode: "dropout", or "prune", which sets reward_on="cached" and select="attacker"
+        heads: heads of the generator's attention, a whole number from 1 that divides its width; 1, as in the paper
+        feed_forward: inner width of a feed-forward part of the generator, a whole number from 0; 0: none, as in the
+            paper
+        run: folder of an AttendOut run, whose generator this one starts from; with generator_lr=0 and offset_lr=0 it
+            stays the same; None: a new one
     """
 
     name: ClassVar[str] = "attendout"
@@ -107,11 +113,15 @@ class AttendOut(TrainsNetworks, KeepsState):
     hold_out: float = hyper(0.1, above=0, high=1)
     noise: float = hyper(0.15, high=1)
     mode: str = hyper("dropout", choices=MODES)
+    heads: int = hyper(1, low=1)
+    feed_forward: int = hyper(0)
+    run: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.mode == "prune":
             self.reward_on, self.select = "cached", "attacker"
         super().__post_init__()
+        self.run = None if self.run is None else str(self.run)
         if self.explore and not self.layer_offsets:
             raise ValueError(f"AttendOut.explore is {self.explore}, which teaches the offsets; set layer_offsets=True.")
 
@@ -145,8 +155,21 @@ class AttendOut(TrainsNetworks, KeepsState):
 
     def check(self, model: Any, seams: Seams, epochs: int | None) -> None:
         head_of(model, {})  # raises an error for a head without scores for each example
-        if getattr(unwrapped(model), "main_input_name", "input_ids") != "input_ids":
-            raise ValueError(f"{seams.name} does not take token ids, which AttendOut's generator reads.")
+        own = unwrapped(model)
+        if getattr(own, "main_input_name", "input_ids") != "input_ids":
+            if not reads_pixels(own):
+                raise ValueError(f"{seams.name} takes no token ids and no patches, which AttendOut's generator reads.")
+            if self.reward_on == "noisy":
+                raise ValueError(
+                    f"AttendOut.reward_on is 'noisy', which replaces tokens, and {seams.name} takes images; use "
+                    "'held_out', 'dev' or 'cached'."
+                )
+        width = embedding_width(own)
+        if width % self.heads:
+            raise ValueError(f"AttendOut.heads is {self.heads}; it must divide the width of the generator, {width}.")
+        if self.run is not None:
+            with preserved(torch.device("cpu")):
+                self._new_generator(model, seams)
 
     def _sites(self, seams: Seams) -> list[Site]:
         """Return the self attention over the input: that of the only stack, or of the encoder."""
@@ -160,17 +183,9 @@ class AttendOut(TrainsNetworks, KeepsState):
 
     def _start(self, step: Step) -> None:
         device = next(step.model.parameters()).device
-        sites = self._sites(step.seams)
         with preserved(device):
             torch.manual_seed(key_of(step.seed, 0, 0, self.name))
-            generator = Generator.from_model(
-                unwrapped(step.model),
-                len(sites),
-                init_drop=max(self.init_drop, 1e-4),
-                layer_offsets=self.layer_offsets,
-                temperature=self.temperature,
-                causal=all(is_causal(step.model, site) for site in sites),
-            )
+            generator = self._new_generator(step.model, step.seams)
         # With the autocast of the model, as the defender.
         self.generator = step.loop.prepare(generator.to(device))
         offsets = [p for name, p in self.generator.named_parameters() if name == "offsets"]
@@ -183,6 +198,22 @@ class AttendOut(TrainsNetworks, KeepsState):
             self._restore(*self._loaded)
             self._loaded = None
 
+    def _new_generator(self, model: nn.Module, seams: Seams) -> Generator:
+        sites = self._sites(seams)
+        generator = Generator.from_model(
+            unwrapped(model),
+            len(sites),
+            init_drop=max(self.init_drop, 1e-4),
+            layer_offsets=self.layer_offsets,
+            temperature=self.temperature,
+            causal=all(is_causal(model, site) for site in sites),
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+        )
+        if self.run is not None:
+            load_weights(generator, self.run, "AttendOut.run")
+        return generator
+
     def on_batch(self, batch: MicroBatch) -> None:
         assert self._twin is not None
         step = batch.step.progress.step
@@ -191,7 +222,8 @@ class AttendOut(TrainsNetworks, KeepsState):
         is_scored = self.reward_on == "cached"
         if not is_scored and self.init_drop == 0:
             return
-        ids, mask = ids_and_mask(batch.examples)
+        assert self.generator is not None
+        ids, mask = self.generator.read(batch.examples)
         first_row = batch.first_position * (len(ids) // batch.size)
         cached = CachedBatch(step, first_row, ids.clone(), mask.clone())
         if is_scored:
@@ -206,7 +238,7 @@ class AttendOut(TrainsNetworks, KeepsState):
             return Plan()
         assert self.generator is not None
         step = batch.step
-        ids, mask = ids_and_mask(batch.examples)
+        ids, mask = self.generator.read(batch.examples)
         with torch.no_grad():
             logits = self.generator(ids, mask)
             if self.explore:
@@ -356,6 +388,11 @@ class AttendOut(TrainsNetworks, KeepsState):
 
     def record(self) -> list[dict[str, Any]]:
         return self.history
+
+    def save(self, folder: Path) -> None:
+        """Write the weights of the generator, with which `run` starts another one."""
+        if self.generator is not None:
+            save_weights(self.generator, folder)
 
     def on_close(self) -> None:
         if self._twin is not None:

@@ -34,7 +34,7 @@ from .generator import Generator, count_pairs, pairs
 # whole micro-batch, since the model itself needs more memory for it.
 _CHUNK_LIMITS = {"cuda": (1 << 13, 1 << 25)}
 _OTHER_CHUNK_LIMITS = (1 << 11, 1 << 22)
-_TOKENWISE = ("ids", "mask")  # [rows, width]; all others are [..., rows]
+_ROWWISE = ("ids", "mask")  # [rows, width], or pixels [rows, C, H, W]; all others are [..., rows]
 _CPU_DRAWS = 1 << 20  # a CPU draws for so many positions at a time, which fit in its cache
 
 
@@ -69,7 +69,7 @@ class CachedBatch:
 
     step: int  # its optimizer step
     first_row: int  # the position of its first row in the global batch
-    ids: Tensor  # [rows, L]
+    ids: Tensor  # [rows, L], or pixels [rows, C, H, W]
     mask: Tensor  # [rows, L]
     examples: dict[str, Tensor] = field(default_factory=dict)  # the whole batch, only for reward_on="cached"
 
@@ -138,13 +138,13 @@ def reinforce(
     Returns:
         P(drop) of each layer without the shifts, the mean over micro-batches: [layers].
     """
-    device = generator.tokens.device
+    device = generator.device
     total = torch.zeros(generator.layers, device=device)
     if not cache:
         return total
     # Sorted by length, so that rows of similar length share a chunk and little of it is padding.
-    batches = sorted(cache, key=lambda batch: -_padded_width(generator, batch.ids.shape[1], graphs))
-    widths = [_padded_width(generator, batch.ids.shape[1], graphs) for batch in batches for _ in batch.ids]
+    batches = sorted(cache, key=lambda batch: -_padded_width(generator, batch.mask.shape[1], graphs))
+    widths = [_padded_width(generator, batch.mask.shape[1], graphs) for batch in batches for _ in batch.ids]
     rows = _stack_rows(batches, keys, weights, widths[0], generator.causal, device)
     if shifts is not None:
         of_rows = torch.tensor([shifts[batch.step] for batch in batches for _ in batch.ids])
@@ -152,8 +152,8 @@ def reinforce(
     least = max(len(batch.ids) for batch in batches) if device.type == "cuda" else 1
     for start, stop in _chunks(generator, widths, device.type, least):
         width = widths[start]
-        chunk = {name: x[start:stop, :width] for name, x in rows.items() if name in _TOKENWISE}
-        chunk |= {name: x[..., start:stop] for name, x in rows.items() if name not in _TOKENWISE}
+        chunk = {name: _narrowed(rows[name][start:stop], width) for name in _ROWWISE}
+        chunk |= {name: x[..., start:stop] for name, x in rows.items() if name not in _ROWWISE}
         if graphs is None:
             p = _backward(generator, **chunk)
         else:
@@ -178,7 +178,7 @@ def _backward(
 
     Args:
         generator: the generator, whose gradients grow.
-        ids: token ids, [rows, width].
+        ids: token ids, [rows, width], or pixels, [rows, C, H, W].
         mask: the padding mask, [rows, width].
         keys: of the draws, int32 [layers, rows].
         positions: of the rows in the global batch, [rows].
@@ -219,14 +219,14 @@ def _stack_rows(
     batch_of_row = torch.arange(len(batches)).repeat_interleave(torch.tensor(sizes))
     positions = torch.cat([batch.first_row + torch.arange(size) for batch, size in zip(batches, sizes, strict=True)])
     rows = {
-        "ids": torch.zeros(len(batch_of_row), width, dtype=torch.long, device=device),
+        "ids": _empty_like(batches[0].ids, len(batch_of_row), width),
         "mask": torch.zeros(len(batch_of_row), width, dtype=torch.bool, device=device),
         "keys": to_device_async(torch.cat([keys[batch.step] for batch in batches], 1)[:, batch_of_row], device),
         "positions": to_device_async(positions, device),
         "weights": to_device_async(torch.tensor(scaled).T[:, batch_of_row], device),
     }
     for batch, ids, mask in zip(batches, rows["ids"].split(sizes), rows["mask"].split(sizes), strict=True):
-        ids[:, : batch.ids.shape[1]] = batch.ids
+        _narrowed(ids, batch.mask.shape[1]).copy_(batch.ids)
         mask[:, : batch.mask.shape[1]] = batch.mask
     counts = count_pairs(rows["mask"], causal)
     batch_of_row = to_device_async(batch_of_row, device)
@@ -234,6 +234,20 @@ def _stack_rows(
     rows["weights"] = rows["weights"] / counts.clamp(min=1)
     rows["shares"] = 1 / (batch_counts.clamp(min=1) * len(batches))[batch_of_row]
     return rows
+
+
+def _empty_like(inputs: Tensor, rows: int, width: int) -> Tensor:
+    """Return zeros for the ids of `rows` rows of this width, or for their pixels."""
+    return inputs.new_zeros((rows, *inputs.shape[1:]) if _is_image(inputs) else (rows, width))
+
+
+def _narrowed(inputs: Tensor, width: int) -> Tensor:
+    """Return the first `width` columns of ids or of a mask. Images have one size."""
+    return inputs if _is_image(inputs) else inputs[:, :width]
+
+
+def _is_image(inputs: Tensor) -> bool:
+    return inputs.ndim == 4
 
 
 def _chunks(generator: Generator, widths: Sequence[int], device: str, least: int) -> Iterator[tuple[int, int]]:
@@ -259,7 +273,7 @@ def _rows_per_chunk(generator: Generator, width: int, device: str, least: int) -
 
 def _padded_width(generator: Generator, length: int, graphs: Any) -> int:
     """Return the width to which rows of this length are padded. For graphs there are few widths."""
-    width = length if graphs is None else padded_length(length)
+    width = length if graphs is None or generator.patches is not None else padded_length(length)
     # Padding must not change whether a row uses position embeddings or sinusoids.
     return width if generator.has_positions_for(width) == generator.has_positions_for(length) else length
 
@@ -267,4 +281,9 @@ def _padded_width(generator: Generator, length: int, graphs: Any) -> int:
 def _with_empty_rows(chunk: Mapping[str, Tensor], height: int) -> dict[str, Tensor]:
     """Return the chunk with `height` rows. The added rows have no valid position and no weight."""
     missing = height - len(chunk["ids"])
-    return {n: functional.pad(x, (0, 0, 0, missing) if n in _TOKENWISE else (0, missing)) for n, x in chunk.items()}
+
+    def padded(name: str, x: Tensor) -> Tensor:
+        further = x.ndim - 1 if name in _ROWWISE else 0  # dimensions behind that of the rows
+        return functional.pad(x, (0, 0) * further + (0, missing))
+
+    return {name: padded(name, x) for name, x in chunk.items()}

@@ -77,11 +77,12 @@ def _rows(analysis: Analysis) -> list[list[str]]:
 def _caption(analysis: Analysis) -> str:
     delta = analysis.delta.get(SCORE.name)
     threshold = f"; differences within ±{delta:g} do not matter" if delta else ""
+    scored = f"; scored: {analysis.scored}" if analysis.scored else ""
     plan = f" {analysis.plan[0]}" + "".join(f" {text}." for text in analysis.plan[1:]) if analysis.plan else ""
     return (
         f"{SCORE.title(analysis.metric).capitalize()} of {analysis.title}. Differences are paired by seed, "
         f"against {labels_of(analysis)[analysis.baseline]}; {100 * analysis.confidence:g} % intervals, p adjusted for "
-        f"the number of methods{threshold}.{plan}"
+        f"the number of methods{threshold}{scored}.{plan}"
     )
 
 

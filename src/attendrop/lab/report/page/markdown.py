@@ -77,6 +77,8 @@ def card_section(analysis: Analysis) -> str:
         f"Differences are paired by seed, against {markdown_code(analysis.baseline)}; intervals have a confidence "
         f"of {100 * analysis.confidence:.0f} %, p values are adjusted for the number of methods (Holm)."
     )
+    if analysis.scored:
+        parts.append(f"Scored: {markdown_text(analysis.scored)}.")
     if analysis.failures:
         parts.append(f"{len(analysis.failures)} runs failed; they are counted, not left out.")
     return "\n\n".join(parts) + "\n"

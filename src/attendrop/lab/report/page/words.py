@@ -254,6 +254,7 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Training data", ", ".join(sizes) if sizes != ["all"] else ""),
         ("Baseline", labels[analysis.baseline]),
         ("Seeds", str(seeds_of(analysis))),
+        ("Scored", analysis.scored),
         ("Runs", _count_of_runs(len(runs), analysis.searched) + (f", {failed} failed" if failed and runs else "")),
     ]
     return [(name, value) for name, value in items if value]

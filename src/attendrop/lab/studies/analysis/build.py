@@ -32,7 +32,7 @@ from .examples import agreement_of, disagreements_of
 from .learned import unlearned, without_verdicts
 from .matched import with_controls
 from .outcomes import Group, compare, group_records, outcomes_of
-from .scope import scope_of, with_scope, with_scope_over_tasks
+from .scope import scope_of, scored_of, with_scope, with_scope_over_tasks
 
 
 def analyse(folder: str | Path) -> Analysis:
@@ -113,6 +113,7 @@ def analyse_records(
         failures=[_failure(record) for record in scored if record.has_failed],
         notes=[*_notes(scored), *without],
         plan=_plan(study, scored),
+        scored=scored_of([record for record in scored if record.is_finished]),
     )
 
 

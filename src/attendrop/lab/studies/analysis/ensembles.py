@@ -22,6 +22,7 @@ from ...tasks.kinds import KINDS, Members
 from ...tasks.metrics import METRICS
 from ...tasks.outcomes import OUTCOMES, SCORE
 from .outcomes import Group
+from .scope import scores_same_examples
 
 Array = npt.NDArray[Any]
 Read = Callable[[StudyRecord], Mapping[str, Outputs]]  # a run -> outputs of its model, by part
@@ -73,6 +74,9 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the interval of the gain.
     """
+    where = group.task if group.size == "all" else f"{group.task}, {group.size}"
+    if not scores_same_examples(group.finished):
+        return [], [f"there are no ensembles of the seeds on {where}: each seed is scored on other examples"]
     rows: list[Ensemble] = []
     missing: list[str] = []
     for method, seeds in group.runs.items():
@@ -84,19 +88,25 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
             missing.append(method)
             continue
         for part in answers[0]:
-            scores = [score for record in finished if (score := SCORE.read(record, part)) is not None]
+            scores = [score for record in finished if (score := _score_of_model(record, part)) is not None]
             members = [of[part] for of in answers if part in of]
             if len(members) == len(scores) == len(finished):
                 question = Question(delta, finished[0].greater_is_better, confidence)
                 place = (method, group.task, group.size, part)
                 rows.append(_ensemble(place, members, scores, str(finished[0].metric), question))
-    where = group.task if group.size == "all" else f"{group.task}, {group.size}"
     notes = [
         f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "
         "stored, or were changed (runs of an earlier version, a kind of task whose predictions cannot be averaged, or "
         "a copy of another run's predictions)"
     ]
     return rows, notes if missing else []
+
+
+def _score_of_model(record: StudyRecord, part: str) -> float | None:
+    """Return the score of the model whose outputs are stored, which may not be the score of the run."""
+    if part == "validation" and record.score_epochs > 1 and record.curves:
+        return record.curves[-1].get(str(record.metric))
+    return SCORE.read(record, part)
 
 
 def _ensemble(

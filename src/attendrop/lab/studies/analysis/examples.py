@@ -7,12 +7,15 @@ import numpy.typing as npt
 
 from ...report.analysis import Agreement, Disagreement
 from .outcomes import Group
+from .scope import scores_same_examples
 
 MOST = 20  # disagreements of each task that are shown
 
 
 def predictions_of(group: Group, method: str) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]] | None:
     """Return predicted classes `[seeds, examples]` and true classes `[examples]`; None for other kinds of models."""
+    if not scores_same_examples(group.finished):
+        return None
     runs = [r.predictions.get("validation") for r in group.runs[method].values() if r.is_finished]
     known = [run for run in runs if run]
     if not known or len({len(run.gold) for run in known}) > 1:

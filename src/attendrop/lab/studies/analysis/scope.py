@@ -28,7 +28,51 @@ def scope_of(records: Sequence[StudyRecord]) -> str:
         text = f"All seeds train on the same {count} of {total}: this is about these examples, not about others."
     if any(record.head_seed is not None for record in records):
         text += " All begin with the same new head."
-    return text
+    return " ".join([text, *_scored(records)])
+
+
+def scored_of(records: Sequence[StudyRecord]) -> str:
+    """Return what the scores of a study are, in a few words; empty if it is the usual.
+
+    Args:
+        records: The runs that have a result.
+    """
+    on = ["the validation examples and all training examples that were not drawn"] * scores_rest(records)
+    epochs = max((record.score_epochs for record in records), default=1)
+    return ", ".join([*on, *([f"mean over the last {epochs} epochs"] if epochs > 1 else [])])
+
+
+def scores_rest(records: Sequence[StudyRecord]) -> bool:
+    """Return whether the training examples that were not drawn are scored, too."""
+    return any(record.score_on == "rest" for record in records)
+
+
+def scores_same_examples(records: Sequence[StudyRecord]) -> bool:
+    """Return whether all runs are scored on the same validation examples.
+
+    Args:
+        records: Runs of one task and amount of data.
+    """
+    return len({record.data.get("validation") for record in records}) < 2
+
+
+def _scored(records: Sequence[StudyRecord]) -> list[str]:
+    """Return sentences that say where the score is not the usual one, and what is estimated then."""
+    sentences = []
+    if scores_rest(records):
+        low, high = (of(record.examples.get("validation", 0) for record in records) for of in (min, max))
+        count = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        which = "the same ones" if scores_same_examples(records) else "other ones"
+        sentences.append(
+            f"The score is that on all {count} labelled examples that were not trained on, {which} for each seed: this "
+            "is about new examples from the same source, not about the validation set."
+        )
+    if (epochs := max((record.score_epochs for record in records), default=1)) > 1:
+        sentences.append(
+            f"The score is the mean over the last {epochs} epochs: this is about models near the end of training, not "
+            "about the last one alone."
+        )
+    return sentences
 
 
 def with_scope(results: Mapping[str, Result], sentence: str) -> dict[str, Result]:

@@ -27,6 +27,7 @@ def read_conll(source: Source) -> Table:
 
 # what stands between the columns of a CoNLL file; the first that fits most lines is that of the file
 _BETWEEN = (r"[ \t]+", r"\t", r"\s+", r" *\|+ *", r" *; *", r" *, *")
+_IOB_END = re.compile(r"(?<=.)([^\w\s]+|_)(?:O|[BIESLUM]-\w\S*)$")
 _LOOKED_AT = 500
 _SPACES = " \t\r\u00a0\u3000\u200b"
 
@@ -42,11 +43,20 @@ def _conll_separator(source: Source, lines: list[str]) -> str:
         widths.pop(1, None)
         shares[pattern] = max(widths.values(), default=0) / max(1, len(filled))
     best = max(shares.values())
+    if not best and (sign := _sign_before_tags(filled)):
+        source.findings.append(Finding(NOTE, f"{source.path} has {sign!r} between a word and its tag"))
+        return f"{re.escape(sign)}(?!.*{re.escape(sign)})"  # a word may have the sign too
     chosen = next(pattern for pattern, share in shares.items() if share > best - 0.02)
     if best and chosen != _BETWEEN[0]:
         name = {r"\t": "tabs", r"\s+": "spaces"}.get(chosen, repr(chosen.strip(" *+\\")))
         source.findings.append(Finding(NOTE, f"{source.path} has {name} between a word and its tag"))
     return chosen if best else _BETWEEN[0]
+
+
+def _sign_before_tags(lines: list[str]) -> str | None:
+    """Return the sign before the IOB tag with which every line ends, such as `_` of `Anna_B-PER`; None without one."""
+    signs = {end[1] if (end := _IOB_END.search(line)) else None for line in lines}
+    return signs.pop() if len(signs) == 1 else None
 
 
 def _conll_of(source: Source, text: str) -> Table:
