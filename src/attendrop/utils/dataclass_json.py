@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+_TOO_LARGE = 2**64  # seeds have at most 64 bits
 _SCALARS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -72,12 +73,14 @@ def _dataclass_from(kind: Any, value: Any, where: str) -> Any:
 
 
 def _check_scalar(kind: type, value: Any, where: str) -> None:
-    """Check a text or a number. None stands for a number that is not finite; True and False are no numbers."""
-    if value is None:
+    """Check a text or a number. None stands for a float that is not finite; True and False are no numbers."""
+    if value is None and kind is float:
         return
     kinds = (int, float) if kind is float else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where} is {value!r}; it must be {_SCALARS[kind]}")
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        raise ValueError(f"{where} is a number of {value.bit_length()} bits; at most 64 are read")
 
 
 @cache

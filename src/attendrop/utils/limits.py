@@ -20,6 +20,7 @@ MOST_COLUMNS = 10_000
 MOST_CELLS = 200_000_000  # rows times columns
 MOST_DEPTH = 20  # of lists and objects in a value
 MOST_YAML, MOST_NODES = 2**24, 100_000  # bytes of a YAML file, and its values when its aliases are written out
+MOST_SEEDS, MOST_LOOKS = 10_000, 500  # of a method; the levels of so many looks take half a minute
 MOST_WORKERS = max(16, 4 * (os.cpu_count() or 1))  # processes of one kind on a machine
 
 _CHUNK = 2**24

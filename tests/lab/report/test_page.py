@@ -19,6 +19,7 @@ import pytest
 import attendrop
 from attendrop import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.records import StudyConfiguration
 from attendrop.lab.report.analysis import Analysis, Method
 from attendrop.lab.report.page import (
     card_section,
@@ -266,7 +267,7 @@ def real_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     worker, methods = Worker("cpu"), ["plain", "addrop:p=0.5,q=0.5,layers=all"]
     study = folder / "study"
     study.mkdir()
-    write_configuration(study, {"kind": "compare", "methods": methods, "command": "attendrop compare"}, ())
+    write_configuration(study, StudyConfiguration(methods=methods, command="attendrop compare"), ())
     for name in methods:
         for seed in range(2):
             shared = {**settings, "method": parse_contender(name).methods, "seed": seed}

@@ -155,7 +155,7 @@ def test_the_view_is_live_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     ({"methods": [1]}, "entry 0 of 'methods' is 1; it must be a text"),
     ({"methods": ["plain"], "confidence": "x"}, "'confidence' is 'x'; it must be a number"),
     ({"methods": ["plain"], "confidence": 1}, "'confidence' is 1; it must be between 0 and 1"),
-    ({"methods": ["plain"], "max_seeds": -1}, "'max_seeds' is -1; it must be at least 1"),
+    ({"methods": ["plain"], "max_seeds": -1}, "'max_seeds' is -1; it must be from 1 to 500"),
     ({"methods": ["plain"], "delta": {"loss": "x"}}, "'loss' of 'delta' is 'x'; it must be a number"),
 ])  # fmt: skip
 def test_a_report_names_the_wrong_value_of_study_json(

@@ -110,7 +110,7 @@ def _running(status: Status) -> Table:
     table = plain_table("running", "worker", "epoch", "score", "since")
     now = time.time()
     for run in status.running:
-        epoch = f"{run['epoch']:.3g}/{run['epochs']:g}" if run.get("epochs") else ""
+        epoch = f"{run.get('epoch', 0):.3g}/{run['epochs']:g}" if run.get("epochs") else ""
         score = f"{run['score']:.4f}" if isinstance(run.get("score"), float) else ""
         worker = shown(run.get("worker", ""))  # not known before its first report
         table.add_row(shown(run_name(run)), worker, epoch, score, _span(now - run["since"]))

@@ -4,6 +4,7 @@ record.py      the record of a run, which the output folder of a run and the fol
 evaluation.py  the evaluation of a model on a part of the data
 study.py       study.json
 tuning.py      tuning.json
+progress.py    progress.json
 schema.py      what they share: they are written with the number of their schema, and read or refused by it
 older.py       converts records of earlier schemas
 """
@@ -17,6 +18,7 @@ from .evaluation import (
     Reliability,
     SplitEvaluation,
 )
+from .progress import Progress, RunningRun
 from .record import (
     CHECKED,
     STATUSES,
@@ -55,9 +57,11 @@ __all__ = [
     "MethodCurve",
     "ModelFacts",
     "Probabilities",
+    "Progress",
     "Reliability",
     "RunError",
     "RunRecord",
+    "RunningRun",
     "Scores",
     "SplitEvaluation",
     "StudyConfiguration",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
+from ...utils.limits import MOST_LOOKS
 from ...utils.secrets import is_secret
 from .older import study_configuration_from_1
 from .schema import Stored
@@ -78,8 +80,11 @@ class StudyConfiguration(Stored):
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
             raise ValueError(f"'confidence' is {self.confidence!r}; it must be between 0 and 1")
-        if self.max_seeds is not None and self.max_seeds < 1:
-            raise ValueError(f"'max_seeds' is {self.max_seeds!r}; it must be at least 1")
+        for name, delta in self.delta.items():
+            if delta is None or not 0 <= delta < inf:
+                raise ValueError(f"{name!r} of 'delta' is {delta!r}; it must be a number from 0 on")
+        if self.max_seeds is not None and not 1 <= self.max_seeds <= MOST_LOOKS:
+            raise ValueError(f"'max_seeds' is {self.max_seeds!r}; it must be from 1 to {MOST_LOOKS}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that have a value, without tokens and passwords, with the number of the schema."""

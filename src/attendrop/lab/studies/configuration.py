@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...utils.files import write_whole
+from ...utils.files import damaged, write_whole
 from ..records import StudyConfiguration
 from .records import now
 
@@ -17,6 +18,7 @@ STUDY_FILE = "study.json"
 
 _MAY_DIFFER = ("schema", "created", "command", "title")  # these may differ
 _ABSENT = "absent"
+_REMEDY = "copy it again, or repeat the study"
 
 
 def write_configuration(folder: Path, configuration: StudyConfiguration, may_grow: Collection[str]) -> None:
@@ -76,7 +78,16 @@ def read_configuration(folder: str | Path) -> StudyConfiguration:
         raise UserError(
             f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
         )
-    return StudyConfiguration.read(path, "copy it again, or repeat the study")
+    study = StudyConfiguration.read(path, _REMEDY)
+    if study.plan and study.plan.get("hash") != plan_hash(study.plan):
+        raise damaged(path, "'plan' does not match its hash", _REMEDY)
+    return study
+
+
+def plan_hash(plan: Mapping[str, Any]) -> str:
+    """Return the hash of the content of a plan, without the hash in it."""
+    content = {name: value for name, value in plan.items() if name != "hash"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def has_grown(old: Any, new: Any) -> bool:

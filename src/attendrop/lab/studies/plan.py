@@ -6,7 +6,6 @@ hash is stored in every record; whitespace, comments and the order of names in t
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ...utils.secrets import is_secret
 from ..records import StudyConfiguration, StudyRecord
 from ..runs.run_yaml import read_yaml
 from ..tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
+from .configuration import plan_hash
 from .design import Design, make_design
 
 SCHEMA = 1
@@ -53,7 +53,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """The hash of the content."""
-        return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()[:16]
+        return plan_hash(self.content)
 
     @property
     def primary(self) -> str:

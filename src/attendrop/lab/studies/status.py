@@ -7,12 +7,12 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...utils.files import load_json
-from ..records import StudyRecord
+from ...errors import UserError
+from ..records import Progress, StudyRecord
 from .configuration import STUDY_FILE as STUDY_FILE
 from .configuration import read_configuration
 from .records import read_records
@@ -34,7 +34,7 @@ class Status:
         running: The current runs: dictionaries with "id", "method", "task", "size", "seed", "worker", "epoch",
             "epochs", "score" and "since", the time of its start in seconds.
         is_active: Whether a driver is running.
-        broken: One sentence for each file that should be a record and is none.
+        broken: One sentence for each record that is none, and for progress that cannot be read.
     """
 
     folder: Path
@@ -95,32 +95,28 @@ def read_status(folder: str | Path) -> Status:
     study = read_configuration(folder)
     broken: list[str] = []
     records = read_records(folder, broken.append)
-    progress = _read_json(folder / PROGRESS_FILE)
+    progress = Progress()
+    if (path := folder / PROGRESS_FILE).exists():
+        try:
+            progress = Progress.read(path, "it is written again when the study goes on")
+        except UserError as error:
+            broken.append(str(error))
     is_active = _is_alive(progress)
-    return Status(
-        folder, study.kind, progress.get("total"), records,
-        progress.get("running", []) if is_active else [], is_active, broken,
-    )  # fmt: skip
+    known = ({name: value for name, value in asdict(run).items() if value is not None} for run in progress.running)
+    running = list(known) if is_active else []
+    return Status(folder, study.kind, progress.total, records, running, is_active, broken)
 
 
-def _is_alive(progress: Mapping[str, Any]) -> bool:
+def _is_alive(progress: Progress) -> bool:
     """Return whether the driver that wrote the progress is still running."""
-    if not progress.get("pid"):
+    if not progress.pid:
         return False
-    if progress.get("host") != socket.gethostname():
-        return time.time() - float(progress.get("updated", 0)) < _STALE
+    if progress.host != socket.gethostname():
+        return time.time() - progress.updated < _STALE
     try:
-        os.kill(int(progress["pid"]), 0)
-    except ProcessLookupError:
+        os.kill(progress.pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         pass  # it belongs to another user
     return True
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = load_json(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

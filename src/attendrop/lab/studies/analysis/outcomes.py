@@ -112,7 +112,7 @@ def compare(
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     resolution = outcome.resolution(metric, example.examples.get(part))
-    comparisons = _judge(others, values[baseline], question, resolution, looks)
+    comparisons = _judge(others, values.get(baseline, {}), question, resolution, looks)
     return {
         method: Result(
             {str(seed): value for seed, value in seeds.items()},
@@ -168,7 +168,7 @@ def verdicts_of(
 
 def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
     """Return seconds as multiples of the baseline's mean."""
-    known = [value for value in values[baseline].values() if value is not None]
+    known = [value for value in values.get(baseline, {}).values() if value is not None]
     unit = float(np.mean(known)) if known else 1.0
     return {
         method: {seed: None if value is None else value / unit for seed, value in seeds.items()}
