@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from attendrop import Plan, bind, prune
+from attendrop import ADDrop, Plan, RegularizedTrainer, bind, prune
 from attendrop.capture.graphs import Graphs
+from attendrop.methods.attendout.generator import Generator
 from attendrop.prune.constant_attention import mean_weights
 from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
 from attendrop.prune.surgery import encoder_layers
 from attendrop.utils.manifest import MANIFEST_FILE
-from helpers import zoo
+from helpers import data, zoo
 from helpers.precision import assert_same_numbers, float64, relative_error
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
@@ -378,7 +382,75 @@ def test_auto_classes_load_it_and_a_loaded_model_can_be_saved_again(tmp_path) ->
     assert torch.equal(logits(again, batch), logits(model, batch))
     stock = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "b" / "c")
     assert_same_in_float64(stock, model, batch)
-    assert "attendrop" not in str(model.config.to_dict())
+    assert model.config.attendrop_pruned_layers == [1]
+
+
+@pytest.mark.parametrize("kind", ["bert", "deberta_v2", "modernbert", "albert", "mpnet", "t5"])
+def test_any_state_of_a_pruned_model_is_in_the_stock_layout_and_loads_again(kind: str) -> None:
+    stock, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
+    model, other = (pruned_model(kind, prunable(stock)) for _ in range(2))
+    state = model.state_dict()
+    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in stock.state_dict().items()}
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.1)
+    assert other.load_state_dict(state) == ([], [])
+    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), other.parameters(), strict=True))
+    assert torch.equal(logits(copy.deepcopy(model), batch), logits(other, batch))
+    wrapped = torch.nn.Sequential(copy.deepcopy(model))
+    assert wrapped.state_dict().keys() == {f"0.{name}" for name in state}
+    assert wrapped.load_state_dict(wrapped.state_dict()) == ([], [])
+    if kind not in BIASED:
+        stock.load_state_dict(state)
+        assert_same_in_float64(stock, model, batch)
+
+
+@pytest.mark.parametrize("trainer_class", [hf.Trainer, RegularizedTrainer])
+def test_trainers_save_and_resume_a_pruned_model(trainer_class: Any, tmp_path: Path) -> None:
+    examples = data.make_examples("bert", 16)
+
+    def trainer(steps: int) -> Any:
+        more: dict[str, Any] = (
+            {"regularizers": [ADDrop(cross_tuning=False)]} if trainer_class is RegularizedTrainer else {}
+        )
+        args = data.make_arguments(tmp_path / "run", max_steps=steps, save_steps=2, save_strategy="steps")
+        model = pruned_model("bert", [0])
+        return trainer_class(model=model, args=args, train_dataset=examples, data_collator=data.pad, **more)
+
+    whole = trainer(4)
+    whole.train()
+    assert {"bert.encoder.layer.0.attention.self.query.weight"} < load_file(
+        tmp_path / "run/checkpoint-2/model.safetensors"
+    ).keys()
+    resumed = trainer(4)
+    resumed.train(str(tmp_path / "run/checkpoint-2"))
+    weights = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    whole.save_model(str(tmp_path / "final"))
+    whole.model.eval()
+    batch = zoo.make_batch("bert")
+    assert torch.equal(logits(prune.load(tmp_path / "final"), batch), logits(whole.model, batch))
+    stock, info = hf.BertForSequenceClassification.from_pretrained(tmp_path / "final", output_loading_info=True)
+    assert not any(info[keys] for keys in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert_same_in_float64(stock, whole.model, batch)
+
+
+def test_a_model_without_a_norm_of_relative_positions_is_saved(tmp_path: Path) -> None:
+    config = zoo.make_model("deberta_v2").config
+    config.norm_rel_ebd = "none"
+    model = hf.DebertaV2ForSequenceClassification(config).eval()
+    prune.prune(model, [0])
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    batch = zoo.make_batch("deberta_v2")
+    assert torch.equal(logits(prune.load(prune.save(model, tmp_path / "x")), batch), logits(model, batch))
+    assert [parameter.requires_grad for parameter in model.parameters()] == trained
+
+
+def test_a_generator_of_a_pruned_model_scores_the_layers_that_are_left() -> None:
+    model, batch = pruned_model("bert", [0]), zoo.make_batch("bert")
+    generator = Generator.from_model(model, 1, init_drop=0.3)
+    scores = prune.score_layers(model, [batch], by="gate", generator=generator)
+    assert scores == [-math.inf, pytest.approx(float(generator.drop_probabilities(batch)))]
 
 
 @pytest.mark.parametrize("kind", ["bert", "masked", "modernbert", "t5"])

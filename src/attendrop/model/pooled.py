@@ -265,6 +265,11 @@ def load_classifier(folder: str | Path) -> Any:
     if Path(folder).is_dir():
         check_sealed(folder)
     config = AutoConfig.from_pretrained(folder)
+    if not getattr(config, "attendrop_exact_in_transformers", True):
+        raise ValueError(
+            f"{str(folder)!r} is a pruned {config.model_type} model, whose stock attention is not uniform; load it "
+            "with attendrop.prune.load."
+        )
     cls = AutoModelForSequenceClassification if pooling_of(config) is None else pooled_class(config)
     model, report = cls.from_pretrained(
         folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True

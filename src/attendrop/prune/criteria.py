@@ -77,8 +77,10 @@ def score_layers(
     if not remaining:
         return [-inf] * len(layers)
     if generator is not None:
-        gates = _gates(generator, batches, len(layers))
-        scores = iter([gate for layer, gate in zip(layers, gates, strict=True) if not layer.is_pruned])
+        gates = _gates(generator, batches, (len(layers), len(remaining)))
+        if len(gates) == len(layers):
+            gates = [gate for layer, gate in zip(layers, gates, strict=True) if not layer.is_pruned]
+        scores = iter(gates)
     elif by == "similarity":
         scores = iter(_similarities(model, remaining, batches))
     else:
@@ -196,18 +198,25 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _gates(generator: Gate, batches: Sequence[Batch], layers: int) -> list[float]:
-    """Return the drop probability of each layer, as the mean over the examples of all batches."""
-    total, examples = torch.zeros(layers, dtype=torch.float64), 0
+def _gates(generator: Gate, batches: Sequence[Batch], counts: Sequence[int]) -> list[float]:
+    """Return the drop probability of each layer, as the mean over the examples of all batches.
+
+    Args:
+        generator: The generator.
+        batches: The batches.
+        counts: The numbers of layers that it may know: all layers, or those that a pruned model still had.
+    """
+    total, examples = torch.zeros((), dtype=torch.float64), 0
     for batch in batches:
         with torch.no_grad():
             probabilities = generator.drop_probabilities(batch)
-        if probabilities.shape != (layers,):
+        if list(probabilities.shape) not in [[count] for count in counts]:
+            allowed = " or ".join(f"[{count}]" for count in dict.fromkeys(counts))
             raise ValueError(
-                f"generator.drop_probabilities gave shape {list(probabilities.shape)}; it must be [{layers}], one for "
+                f"generator.drop_probabilities gave shape {list(probabilities.shape)}; it must be {allowed}, one for "
                 "each encoder layer."
             )
         size = batch_size(batch)
-        total += probabilities.double().cpu() * size
+        total = total + probabilities.double().cpu() * size
         examples += size
     return (total / examples).tolist()

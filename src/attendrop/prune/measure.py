@@ -120,8 +120,16 @@ _ATTENTION_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
 
 
 def _flops(model: Any, inputs: Mapping[str, Tensor]) -> int:
-    with FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as counter:
-        model(**inputs)
+    # The counter fails on a parameter that is the input of a module, as DeBERTa's embeddings of distances are.
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        with FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as counter:
+            model(**inputs)
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
     return counter.get_total_flops()
 
 

@@ -1,25 +1,16 @@
 """Saves a pruned model so that both `load` and plain transformers can read it.
 
-The folder holds the weights in the stock layout. For a pruned layer
-
-    W_Q = W_K = 0,  W_V = W,  W_O = I        W = W_O W_V of the original layer, the biases in the output projection
-
-so that stock attention is uniform too, but as slow as before. `load` restores the fast layers, from the list
-`attendrop_pruned_layers` in the configuration. Where a position bias is added to the scores (T5, MPNet), zero queries
-do not give uniform attention, and only `load` is correct: `attendrop_exact_in_transformers` is then false in the
-configuration, and the card says so. The files are safetensors and JSON; there is no remote code.
+The folder holds the weights in the stock layout (stock_layout.py). `load` restores the fast layers, from the list
+`attendrop_pruned_layers` in the configuration. The files are safetensors and JSON; there is no remote code.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..model.pooled import pooled_class_named
@@ -27,12 +18,9 @@ from ..utils.files import load_json, whole_folder, write_whole
 from ..utils.loading import wrong_weights
 from ..utils.manifest import check_sealed, seal_model
 from .card import pruned_card
-from .constant_attention import ConstantAttention
 from .measure import Comparison, cost_of
+from .stock_layout import PRUNED, constants_of, is_exact, numbers_of
 from .surgery import Layer, encoder_layers, prune_layers
-
-PRUNED = "attendrop_pruned_layers"
-EXACT = "attendrop_exact_in_transformers"
 
 
 def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping[str, Any] | None = None) -> Path:
@@ -48,7 +36,7 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         The folder.
     """
     folder = Path(folder)
-    constants = _constants_of(model)
+    constants = constants_of(model)
     if not isinstance(model, PreTrainedModel) or not constants:
         raise ValueError(
             f"model is a {type(model).__name__} without pruned layers; it must be a transformers model on which "
@@ -62,12 +50,11 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         )
     # transformers might load older shards
     with whole_folder(folder, is_stale=lambda name: name.startswith("model") and ".safetensors" in name) as draft:
-        model.save_pretrained(draft, state_dict=_stock_state(model, constants))
-        _extend_config(draft / "config.json", constants)
+        model.save_pretrained(draft)
         # Load it as a stock model, as a user might: a folder that cannot be loaded must not be written.
         stock = _load_stock(draft, type(model))
         costs = Comparison(*(cost_of(each, 1, _length(model.config), 0, inputs=batch) for each in (stock, model)))
-        card = pruned_card(model, _numbers_of(constants), _is_exact(constants), costs)
+        card = pruned_card(model, numbers_of(constants), is_exact(constants), costs)
         write_whole(draft / "README.md", card)
         seal_model(draft, {"versions": {"transformers": transformers.__version__}})
     return folder
@@ -123,62 +110,6 @@ def _model_class(config: Mapping[str, Any], path: Path) -> type[PreTrainedModel]
             f"{transformers.__version__}."
         )
     return cls
-
-
-def _constants_of(model: nn.Module) -> dict[str, ConstantAttention]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, ConstantAttention)}
-
-
-def _numbers_of(constants: Mapping[str, ConstantAttention]) -> list[int]:
-    return sorted(number for constant in constants.values() for number in constant.layers)
-
-
-def _is_exact(constants: Mapping[str, ConstantAttention]) -> bool:
-    return not any(constant.layout.position_bias for constant in constants.values())
-
-
-def _stock_state(model: nn.Module, constants: Mapping[str, ConstantAttention]) -> dict[str, Tensor]:
-    """Return the weights of the model, under the names that a stock model has for them."""
-    state = dict(model.state_dict())
-    for path, constant in constants.items():
-        for name in constant.project.state_dict():
-            del state[f"{path}.project.{name}"]
-        state |= _stock_projections(path, constant)
-    return state
-
-
-@torch.no_grad()
-def _stock_projections(path: str, constant: ConstantAttention) -> dict[str, Tensor]:
-    """Return the weights of a stock attention module that has the same output as the pruned layer at `path`."""
-    layout = constant.layout
-    project: Any = constant.project
-    like = next(project.parameters())
-    weights = {f"{path}.{name}": like.new_zeros(shape) for name, shape in constant.shapes.items()}
-    v, o = f"{path}.{layout.v}", layout.output_path(path)
-    weights |= {f"{o}.{name}": like.new_zeros(shape) for name, shape in constant.output_shapes.items()}
-    inner = weights[f"{o}.weight"].shape[1]
-    start = 2 * inner if layout.fused else 0
-    if isinstance(project, nn.Sequential):
-        value, output = project
-        rows = slice(start, start + inner)
-        for name, weight in output.state_dict().items():
-            weights[f"{o}.{name}"].copy_(weight)
-    else:
-        # Where the heads are wider than the model, the other rows and the columns that read them stay zero.
-        value, rows = project, slice(start, start + like.shape[0])
-        weights[f"{o}.weight"].fill_diagonal_(1)
-    weights[f"{v}.weight"][rows] = value.weight
-    if value.bias is not None and value is project and f"{o}.bias" in weights:
-        weights[f"{o}.bias"].copy_(value.bias)
-    elif value.bias is not None:
-        weights[f"{v}.bias"][rows] = value.bias
-    return weights
-
-
-def _extend_config(path: Path, constants: Mapping[str, ConstantAttention]) -> None:
-    config = load_json(path)
-    config |= {PRUNED: _numbers_of(constants), EXACT: _is_exact(constants)}
-    write_whole(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _load_stock(folder: Path, cls: Any) -> Any:

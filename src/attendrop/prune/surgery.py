@@ -17,6 +17,7 @@ from ..model.seams import Seams, bind
 from ..model.sites import Layers, Site, select
 from .constant_attention import ConstantAttention
 from .layouts import LAYOUTS, Layout
+from .stock_layout import store_in_stock_layout
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ def prune_layers(model: Any, layers: Layers, field: str, batch: Mapping[str, Any
         if constant.layout.o_outside:
             _set_submodule(model, constant.layout.output_path(path), nn.Identity())
         _set_submodule(model, path, constant)
+    store_in_stock_layout(model)
     numbers = [layer.site.layer for layer in wanted]
     remaining = [layer.site.layer for layer in present if not layer.is_pruned and layer.site.index not in chosen]
     return Pruned(tuple(numbers), tuple(remaining), before, parameters_of(model))

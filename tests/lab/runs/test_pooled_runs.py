@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from transformers import AutoModel
 
-from attendrop import fine_tune
+from attendrop import fine_tune, load_classifier, prune
 from attendrop.errors import UserError
 from attendrop.lab.robustness.run_folder import robustness_of_run
-from attendrop.lab.runs.predict import predict_file
+from attendrop.lab.runs.folder import read_record
+from attendrop.lab.runs.predict import predict_file, predict_texts
+from attendrop.lab.tasks import Task
+from attendrop.lab.tasks.models import load_model
+from attendrop.prune.constant_attention import ConstantAttention
+from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.data import same_bits
 from helpers.wordpiece import make_tokenizer, save_model
 
@@ -104,3 +110,27 @@ def test_contradicting_settings_are_refused(place: Path) -> None:
     with pytest.raises(UserError, match="pairs is 'separate', and .* has no pairs of texts"):
         run(place, "refused", pairs="separate", text_pair=None)
     assert not (place / "refused").exists()
+
+
+def test_a_pruned_model_is_trained_saved_and_loaded_with_constant_attention(place: Path, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(place / "model")
+    prune.prune(model, [1])
+    model.save_pretrained(tmp_path / "pruned")
+    make_tokenizer().save_pretrained(tmp_path / "pruned")
+    one = fine_tune(
+        model=tmp_path / "pruned", train_file=place / "pairs.csv", text="one", output_dir=tmp_path / "run", **SHORT
+    )
+    stored = load_file(one.folder / "model.safetensors")
+    path = "encoder.layer.1.attention.self"
+    (query,) = (tensor for name, tensor in stored.items() if name.endswith(f"{path}.query.weight"))
+    assert not query.any()
+    loaded = load_model(str(one.folder), Task.from_dict(read_record(one.folder).task_definition), is_finished=True)
+    constants = [name for name, module in loaded.named_modules() if isinstance(module, ConstantAttention)]
+    assert [name.endswith(path) for name in constants] == [True]
+    assert len(list(predict_texts(one.folder, ["a good film", "a dull film"]))) == 2
+    config = json.loads((one.folder / "config.json").read_text())
+    assert config["attendrop_pruned_layers"] == [1]
+    (one.folder / MANIFEST_FILE).unlink()
+    (one.folder / "config.json").write_text(json.dumps({**config, "attendrop_exact_in_transformers": False}))
+    with pytest.raises(ValueError, match="is a pruned bert model, whose stock attention is not uniform; load it with"):
+        load_classifier(one.folder)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...utils.quiet import quiet_transformers
+from ..tasks.modalities import file_kinds
 from .result import Result
 from .run import Listener, train
 from .settings import make_config
 
-Kind = Literal[
-    "classification",
-    "regression",
-    "multilabel",
-    "token_classification",
-    "multiple_choice",
-    "translation",
-    "mlm",
-    "image_classification",
-    "audio_classification",
-]
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[tuple(file_kinds())]  # `help(fine_tune)` lists the kinds
 
 
 def fine_tune(

@@ -222,7 +222,12 @@ class Run:
             self.listener.note(frozen.sentence)
 
     def make_trainer(
-        self, model: Any, regularizers: list[Regularizer], optimizer: Any = None, metrics: Metrics | None = None
+        self,
+        model: Any,
+        regularizers: list[Regularizer],
+        optimizer: Any = None,
+        metrics: Metrics | None = None,
+        selection: Any = None,
     ) -> Any:
         """Make the Trainer.
 
@@ -231,6 +236,7 @@ class Run:
             regularizers: The methods.
             optimizer: The optimizer; None = the one that the training arguments describe.
             metrics: Computes the metrics of evaluations during training; None = those of the task.
+            selection: The examples that are evaluated during training; None = the validation data.
         """
         kind = tasks.kind_of(self.data.task)
         self.arguments.predict_with_generate = kind.is_generated
@@ -251,7 +257,7 @@ class Run:
                 model=model,
                 args=self.arguments,
                 train_dataset=self.prepared.train,
-                eval_dataset=self.prepared.validation,
+                eval_dataset=self.prepared.validation if selection is None else selection,
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
                 compute_loss_func=make_loss(self.config, self.data, self.arguments),
@@ -265,17 +271,13 @@ class Run:
                 strict_resume=True,
                 is_balanced=self.config.balanced_sampling,
                 quality=self.prepared.quality if self.config.keep_epoch == "auto" else None,
+                averages_over_batch=kind.has_new_head,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))
         except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
             raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
-        if kind.has_new_head:
-            # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
-            # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
-            # accumulated batches.
-            trainer.model_accepts_loss_kwargs = False
         return trainer
 
     def train(self, trainer: Any) -> Result:

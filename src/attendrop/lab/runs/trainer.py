@@ -30,6 +30,9 @@ class RunTrainerMixin(RegularizerMixin):
         is_balanced: Whether equally many examples of each class are drawn.
         quality: How good the answer to each example is, of the predictions of an evaluation; None = the best epoch is
             kept for its score alone.
+        averages_over_batch: Whether the model averages the loss over its batch and ignores `num_items_in_batch`, the
+            count of the whole step. If the Trainer passed it, it would also multiply the loss by the number of
+            processes and of accumulated batches.
 
     Attributes:
         decision: Which epoch is kept, once training has ended.
@@ -44,6 +47,7 @@ class RunTrainerMixin(RegularizerMixin):
         compute_metrics: Metrics | None = None,
         is_balanced: bool = False,
         quality: Quality | None = None,
+        averages_over_batch: bool = False,
         **kwargs: Any,
     ) -> None:
         self.is_balanced = is_balanced
@@ -52,6 +56,8 @@ class RunTrainerMixin(RegularizerMixin):
         self._usual_metrics = compute_metrics
         self._metrics_of_part: Metrics | None = None  # inside of `score`
         super().__init__(*args, compute_metrics=self._metrics if compute_metrics else None, **kwargs)
+        if averages_over_batch:
+            self.model_accepts_loss_kwargs = False
 
     def score(self, split: Any, metrics: Metrics) -> dict[str, float]:
         """Evaluate a part of the data, and return what `evaluate` returns.

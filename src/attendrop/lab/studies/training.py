@@ -47,8 +47,6 @@ class Training(TrainerCallback):
         self._weights: dict[str, Tensor] = {}  # of the best epoch
         self._validation: list[dict[str, Any]] = []  # scores of each evaluation
         self._is_inside = False  # an evaluation in an evaluation
-        if spec.keep == "split":
-            trainer.eval_dataset = run.prepared.others[SELECTION]
         trainer.add_callback(self)
 
     def train(self, head_seconds: float = 0.0) -> None:

@@ -42,7 +42,7 @@ from .details import explorer_of, texts_of
 from .kept_models import keep_model, size_of
 from .records import describe
 from .spec import RunSpec
-from .splits import load_split_data, sample_seed
+from .splits import SELECTION, load_split_data, sample_seed
 from .training import Progress, Training, named_tensors
 
 # Training arguments that are not fixed in a captured graph or an optimizer. Runs that differ in others share neither.
@@ -114,7 +114,8 @@ class Worker:
         key = _arguments_key(arguments)
         scorer = Scorer(run.prepared, run.data.task)
         optimizer = model.optimizer(key, arguments.learning_rate)
-        trainer = run.make_trainer(model.model, regularizers, optimizer, scorer)
+        selection = run.prepared.others[SELECTION] if spec.keep == "split" else None
+        trainer = run.make_trainer(model.model, regularizers, optimizer, scorer, selection)
         _check_epochs(spec, arguments)
         if spec.only_check:
             sizes = {name: len(split) for name, split in data.splits().items()}
