@@ -96,7 +96,7 @@ def read_status(folder: str | Path) -> Status:
     progress = Progress()
     if (path := folder / PROGRESS_FILE).exists():
         try:
-            progress = Progress.read(path, "it is written again when the study goes on")
+            progress = Progress.read(path, "it is written again when the study continues")
         except UserError as error:
             broken.append(str(error))
     is_active = _is_alive(progress)
