@@ -133,8 +133,8 @@ def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, requir
             raise UserError(
                 f"target_accuracy is {required.target_accuracy:g}, and no probability promises it on {count:,} "
                 f"validation examples: the most confident {least_examples(required.target_accuracy, count):,} or more "
-                f"would have to be right almost without an error (all: {is_correct.mean():.1%}); lower it, use --min-confidence, or "
-                "train with more validation examples."
+                f"would have to be right almost without an error (all: {is_correct.mean():.1%}); lower it, use "
+                "--min-confidence, or train with more validation examples."
             )
         least = chosen.threshold
         sentences.append(
