@@ -9,8 +9,8 @@
 Tong et al., "Bi-Drop: Enhancing Fine-tuning Generalization via Synchronous sub-net Estimation and Optimization",
 arXiv 2305.14760.
 Differs from the paper in: only its abstract could be read. That sub-nets are drawn by dropout, that their gradients on
-one batch choose the weights to update, and that there are these two factors is the paper's; the formulas of the factors,
-one of them at a time, and the choice among the weights of the blocks are a reconstruction.
+one batch choose the weights to update, and that there are these two factors is the paper's; the formulas of the
+factors, one of them at a time, and the choice among the weights of the blocks are a reconstruction.
 """
 
 from __future__ import annotations

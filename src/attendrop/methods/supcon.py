@@ -48,8 +48,7 @@ class SupCon(MetricLoss):
     """A supervised contrastive loss beside the cross-entropy.
 
     Args:
-        weight: λ, the share of the contrastive loss; a number from 0 to 1, or a schedule. With 1 the head is not trained
-            learn
+        weight: λ, the share of the contrastive loss; a number from 0 to 1, or a schedule. With 1 the head is left alone
         tau: τ, the temperature; a number above 0
         reduction: "mean" over the examples of the batch, or their "sum" as in the paper's equation
     """
