@@ -132,8 +132,8 @@ def _gates(setup: Setup, runs: Ended, models: Path) -> Iterator[Measured]:
 
 def last_gates(record: StudyRecord) -> dict[int, float]:
     """Return P(drop) of each layer in the last round of a run; empty if it had no generator."""
-    found = ((_GATE.fullmatch(name), points) for name, points in record.method_metrics.items())
-    return {int(match[1]): float(points[-1][1]) for match, points in found if match and points}
+    logged = ((_GATE.fullmatch(name), points) for name, points in record.method_metrics.items())
+    return {int(match[1]): float(points[-1][1]) for match, points in logged if match and points}
 
 
 def measure_of_models(

@@ -83,8 +83,8 @@ def check_model(entry: Entry, name: str, config: Any) -> None:
 
 def layers_of(config: Any) -> tuple[int, int]:
     """Return the number of layers of a model, and its width."""
-    layers: int = getattr(config, "num_hidden_layers", None) or getattr(config, "encoder_layers", 0)
-    width: int = getattr(config, "hidden_size", None) or getattr(config, "d_model", 0)
+    layers = getattr(config, "num_hidden_layers", None) or getattr(config, "encoder_layers", None) or 0
+    width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None) or 0
     return layers, width
 
 
