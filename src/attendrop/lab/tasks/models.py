@@ -241,7 +241,6 @@ def load_model(
 
 def _restore_pruned(model: Any) -> None:
     """Make the attention of the layers constant that the configuration names as pruned."""
-    # imported here: `attendrop tasks` works without torch
     from ...prune.stock_layout import PRUNED
     from ...prune.surgery import prune_layers
 
