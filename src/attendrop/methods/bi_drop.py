@@ -54,7 +54,7 @@ class BiDrop(RunsSeveralPasses):
     """Updates of the weights on whose gradient two sub-nets agree.
 
     Args:
-        p: share of the blocks' weights that is updated in a step; a number above 0 and at most 1. With 1 there is one pass
+        p: share of the blocks' weights that is updated in a step; a number above 0 and at most 1. With 1 one pass
         by: the score: "perturbation" or "scaling"
     """
 
