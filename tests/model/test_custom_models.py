@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertPreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
 
-from attendrop import R3F, ADDrop, Engine, HiddenCut, HiddenMixup, RDrop, bind
+from attendrop import R3F, ADDrop, Engine, HiddenCut, HiddenMixup, LayerDrop, RDrop, bind
 from attendrop.core.regularizer import Regularizer
 from attendrop.model.objective import head_of
 
