@@ -98,7 +98,7 @@ def test_flags_that_contradict_the_plan_are_refused(
     ("content", "sentence"),
     [
         ("model: m", "is not a plan of schema 1"),
-        ("schema: 1\nprimary: score", "lacks settings"),
+        ("schema: 1\nprimary: score", "is wrong: .settings. is missing"),
         ("[1", "is not YAML"),
     ],
 )
