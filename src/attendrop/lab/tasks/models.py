@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...model.pooled_config import SCALES, pooling_of
-from ...prune.stock_layout import PRUNED
-from ...prune.surgery import prune_layers
 from ...utils.loading import wrong_weights
 from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
@@ -243,6 +241,9 @@ def load_model(
 
 def _restore_pruned(model: Any) -> None:
     """Make the attention of the layers constant that the configuration names as pruned."""
+    from ...prune.stock_layout import PRUNED
+    from ...prune.surgery import prune_layers
+
     layers = getattr(model.config, PRUNED, None)
     if layers:
         try:
