@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...utils.secrets import is_secret
+
 
 def flag_of(name: str) -> str:
     """Return the flag of a setting: `learning_rate` is `--learning-rate`."""
@@ -13,9 +15,11 @@ def flag_of(name: str) -> str:
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line that give these settings."""
+    """Return the words of a command line that give these settings, without passwords, so that it can be stored."""
     arguments: list[str] = []
     for name, value in settings.items():
+        if is_secret(name):
+            continue
         flag = flag_of(name)
         if isinstance(value, bool):
             arguments.append(flag if value else f"--no-{flag[2:]}")
