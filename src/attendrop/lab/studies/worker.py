@@ -64,6 +64,8 @@ class Worker:
         device: "cpu" for runs on the CPU; None = the first GPU where there is one.
     """
 
+    training: type[Training] = Training  # trains and scores a run; a subclass may do it otherwise
+
     def __init__(self, device: str | None = None) -> None:
         self._on_cpu = device == "cpu"
         self._name = f"{socket.gethostname()}/{os.getpid()}"
@@ -123,7 +125,7 @@ class Worker:
         trainer.capture.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
-        training = Training(spec, run, trainer, scorer, progress)
+        training = self.training(spec, run, trainer, scorer, progress)
         try:
             training.train(head_seconds)
             scores, predictions = training.scores()
