@@ -95,8 +95,10 @@ def test_a_tiny_oracle_runs_resumes_and_reports(tmp_path: Path, capsys: pytest.C
             pa.table({"text": [t for t, _ in made], "label": [y for _, y in made]}), folder / f"{part}.parquet"
         )
     save_encoder(tmp_path / "model", texts)
-    flags = ["--data", tmp_path, "--model", tmp_path / "model", "--output", tmp_path / "out", "--n", 12, "--epochs", 1,
-             "--batch-size", 6, "--length", 16, "--learn", 1, "--reward", 8, "--device", "cpu", "--rate", 1e-3]  # fmt: skip
+    flags = [
+        "--data", tmp_path, "--model", tmp_path / "model", "--output", tmp_path / "out", "--n", 12, "--epochs", 1,
+        "--batch-size", 6, "--length", 16, "--learn", 1, "--reward", 8, "--device", "cpu", "--rate", 1e-3,
+    ]  # fmt: skip
     oracle_gates.main([*map(str, flags), "--seeds", "4"])
     file = tmp_path / "out/oracle-subj-position.csv"
     before = file.read_text(encoding="utf-8")
