@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...model.pooled_config import SCALES, pooling_of
-from ...prune.stock_layout import PRUNED
-from ...prune.surgery import prune_layers
+from ...prune.layer_plan import restore
 from ...utils.loading import wrong_weights
 from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
@@ -242,13 +241,11 @@ def load_model(
 
 
 def _restore_pruned(model: Any) -> None:
-    """Make the attention of the layers constant that the configuration names as pruned."""
-    layers = getattr(model.config, PRUNED, None)
-    if layers:
-        try:
-            prune_layers(model, layers, PRUNED)
-        except ValueError as error:
-            raise UserError(str(error)) from None
+    """Make the fast layers that the configuration names."""
+    try:
+        restore(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _check_weights(name: str | Path, model: Any, report: dict[str, Any]) -> None:
