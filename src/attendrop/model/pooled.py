@@ -165,7 +165,8 @@ class PooledModel:
         super().save_pretrained(  # type: ignore[misc]
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **options
         )
-        if is_main_process and not encodes_apart(self.config):
+        is_stock = getattr(self.config, "attendrop_exact_in_transformers", True)
+        if is_main_process and is_stock and not encodes_apart(self.config):
             write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), given)
 
 

@@ -35,7 +35,7 @@ from .tail import encoder_blocks, head_reads
 Watch = Callable[[str, int, int], None]  # what is done, steps that are done, and all
 RATES = (1.0, 2.0, 4.0)  # times the learning rate of fine-tuning, in the short search
 SEARCH_STEPS = 40
-_STATE, _MODEL = "state.json", "model"
+STATE, _MODEL = "state.json", "model"
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ class Compression:
     seed: int = 0
     rounds: int = 9
     watch: Watch = lambda what, done, total: None
+    told: Callable[[Stage], None] = lambda stage: None
+    best_effort: bool = False
     stages: list[Stage] = field(default_factory=list)
 
     def run(self, model: Any) -> Compressed:
@@ -196,7 +198,7 @@ class Compression:
         times = {shape: time_in_turns(models, batch, self.rounds) for shape, batch in self.shapes.items()}
         if self.target is not None:
             best = min(of["stock"] / of["fastest"] for of in times.values())
-            if best < self.target:
+            if best < self.target and not self.best_effort:
                 why = (
                     ""
                     if "tail" in ways or "tail" not in self.ways
@@ -212,7 +214,7 @@ class Compression:
 
     def _begin(self, model: Any, teacher: Teacher, chooser: Chooser) -> tuple[Any, float]:
         """Return the model of the last stage that was written, or a new one, and the learning rate."""
-        if self.folder is not None and (path := self.folder / _STATE).is_file():
+        if self.folder is not None and (path := self.folder / STATE).is_file():
             state = load_json(path)
             self.stages = [_stage(fields) for fields in state["stages"]]
             return self._read(model, len(self.stages) - 1), state["learning_rate"]
@@ -263,8 +265,11 @@ class Compression:
             with around:
                 distil(
                     student, teacher, self.batches, steps=count, learning_rate=rate, seed=self.seed + 2 * number + part,
-                    fading=fades, watch=lambda n, total, done=done: self.watch(what, done + n, steps),
+                    fading=fades, watch=self._from(what, done, steps),
                 )  # fmt: skip
+
+    def _from(self, what: str, done: int, steps: int) -> Callable[[int, int], None]:
+        return lambda more, total: self.watch(what, done + more, steps)
 
     def _note(self, student: Any, stock: Any, what: str, teacher: Teacher) -> None:
         """Measure a model and add it to the stages."""
@@ -277,6 +282,7 @@ class Compression:
                 None if self.score is None else self.score(student),
             )
         )  # fmt: skip
+        self.told(self.stages[-1])
 
     def _loss(self, stage: Stage) -> float:
         """Return what a stage has lost of the score of the uncompressed model."""
@@ -310,7 +316,7 @@ class Compression:
             return
         with whole_folder(self.folder / f"{_MODEL}-{number}", is_stale=lambda name: True) as draft:
             student.save_pretrained(draft)
-        write_json(self.folder / _STATE, {"learning_rate": rate, "stages": [asdict(stage) for stage in self.stages]})
+        write_json(self.folder / STATE, {"learning_rate": rate, "stages": [asdict(stage) for stage in self.stages]})
         if self.target is not None and number:  # only the last one is needed
             shutil.rmtree(self.folder / f"{_MODEL}-{number - 1}", ignore_errors=True)
 
@@ -356,7 +362,8 @@ def compress(model: Any, batches: Sequence[Batch], held_out: Sequence[Batch], **
             first in front; `by`, "top", "greedy", "similarity", "gradient" or "gate" with `generator`; `stage_epochs`
             and `final_epochs`; `learning_rate`, None = a short search around `base_rate`; `targets`, the outputs to
             learn for each batch, such as those of an ensemble; `folder` for the stages; `seed`; `rounds` of a
-            measurement; `watch`.
+            measurement; `watch` and `told`, called after each step and stage; `best_effort`, to go as far as the ways
+            allow where the target is beyond them.
 
     Returns:
         The compressed model and its stages.

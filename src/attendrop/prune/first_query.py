@@ -64,10 +64,11 @@ def give_first_query(module: nn.Module, layout: Layout) -> None:
         layout: Its layout, which has `heads`.
     """
     setattr(module, _LAYOUT, layout)
-    module.__class__ = _subclass(type(module))
+    cls: Any = type(module)
+    module.__class__ = _subclass(cls)
 
 
-def take_first_query(module: nn.Module) -> None:
+def take_first_query(module: Any) -> None:
     """Undo `give_first_query`.
 
     Args:

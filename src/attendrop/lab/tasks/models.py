@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...model.pooled_config import SCALES, pooling_of
-from ...prune.layer_plan import restore
 from ...utils.loading import wrong_weights
 from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
@@ -242,6 +241,8 @@ def load_model(
 
 def _restore_pruned(model: Any) -> None:
     """Make the fast layers that the configuration names."""
+    from ...prune.layer_plan import restore  # needs torch, which `attendrop tasks` does not load
+
     try:
         restore(model)
     except ValueError as error:
