@@ -311,7 +311,22 @@ def speed() -> str:
     )
 
 
+def padding() -> str:
+    """The share of padding in batches of training, as they are and as captured steps round their lengths."""
+    measured = last_rows(RESULTS / "padding.csv", ("data set", "batch"))
+    sizes = list(dict.fromkeys(row["batch"] for row in measured))
+    columns = ("grouped %", "grouped, captured %", "random %")
+    titles = ["grouped", "grouped, captured", "random"]
+    lines = []
+    for name in dict.fromkeys(row["data set"] for row in measured):
+        of = {row["batch"]: row for row in measured if row["data set"] == name}
+        cells = [percent(of[size][column]) for size in sizes for column in columns]
+        lines.append([name, f"{float(of[sizes[0]]['tokens']):.0f}", *cells])
+    return table(["data set", "tokens", *(f"{title}, {size}" for size in sizes for title in titles)], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "padding": padding,
     "captured": captured,
     "speed": speed,
     "speed-in-a-sentence": speed_in_a_sentence,

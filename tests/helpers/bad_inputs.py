@@ -766,9 +766,7 @@ PREDICT = [
     command("record.json' is damaged", "predict", Run({"record.json": _half}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": ""}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": "[]"}), "a text"),
-    command(
-        "record.json' is damaged .ValueError: 'config' is missing", "predict", Run({"record.json": "{}"}), "a text"
-    ),
+    command("record.json' is damaged .'config' is missing.", "predict", Run({"record.json": "{}"}), "a text"),
     command(
         "record.json' is damaged", "predict", Run({"record.json": _config(task_definition={"name": "x"})}), "a text"
     ),

@@ -170,7 +170,7 @@ def test_tune_searches_its_fields(file: Path) -> None:
     assert spec.settings["method"] == ["./my_method.py:LogitNorm:tau=0.25"]
     assert spec.code == {"./my_method.py": METHOD}
     config = make_tune_config(shared, ["logit_norm.tau=0.1,0.2"], trials=2)
-    assert "logit_norm.tau=0.1,0.2" in config.description()["spaces"][-1]
+    assert "logit_norm.tau=0.1,0.2" in config.configuration().spaces[-1]
 
 
 def test_the_fields_of_a_file_are_listed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

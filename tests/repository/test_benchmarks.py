@@ -19,6 +19,7 @@ from benchmarks import (
     evaluation,
     inference,
     kernels,
+    padding,
     records,
     shapes,
     trainer_steps,
@@ -129,6 +130,15 @@ def test_evaluation_benchmark_writes_complete_rows(tmp_path: Path) -> None:
         rows = list(csv.DictReader(lines))
     assert [(row["what"], row["texts"]) for row in rows] == [("evaluate", "40"), ("predict", "70")]
     assert all(float(row["x bare"]) > 0 and row["seconds"] and row["bare seconds"] for row in rows)
+
+
+def test_padding_is_counted_in_the_batches_of_training() -> None:
+    lengths = [3, 9, 5, 9]
+    assert list(padding.batches(lengths, 2, "grouped", 1)) in ([[9, 9], [5, 3]], [[5, 3], [9, 9]])
+    exact, rounded = padding.shares(lengths, 2, "grouped", epochs=10)
+    assert exact == pytest.approx(1 - 26 / 28)
+    assert rounded == pytest.approx(1 - 26 / 64)  # both lengths are rounded up to 16
+    assert padding.shares([7] * 8, 2, "random", epochs=1) == (0.0, 0.0)  # too few batches to be captured
 
 
 def test_weight_pass_benchmark_writes_complete_rows(tmp_path: Path) -> None:

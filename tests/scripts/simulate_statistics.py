@@ -441,9 +441,9 @@ def crossed(generator: np.random.Generator, items: int, seeds: int) -> Array:
     """
     difficulty = generator.normal(1.5, 3.0, items)
     change = generator.normal(0.0, 1.5, items)
-    chances = special.expit(np.stack([difficulty - change / 2, difficulty + change / 2]))
-    right = generator.random((2, seeds, items)) < chances[:, None]
-    return right[1].astype(float) - right[0]
+    probabilities = special.expit(np.stack([difficulty - change / 2, difficulty + change / 2]))
+    is_correct = generator.random((2, seeds, items)) < probabilities[:, None]
+    return is_correct[1].astype(float) - is_correct[0]
 
 
 def _log_ratios(directions: Array, effect: float) -> tuple[Array, Array]:

@@ -227,8 +227,8 @@ def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> 
     counted = labels != IGNORED
     n = counted.sum(-1).clamp(min=1)
     losses = functional.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
-    right = (logits.argmax(1) == labels) & counted
-    return -(losses * counted).sum(-1) / n, right.sum(-1) / n
+    correct = (logits.argmax(1) == labels) & counted
+    return -(losses * counted).sum(-1) / n, correct.sum(-1) / n
 
 
 def predicted_labels(labels: Tensor, shift: bool) -> Tensor:

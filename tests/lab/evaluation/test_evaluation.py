@@ -61,7 +61,7 @@ def test_a_run_judges_its_model(place: Path) -> None:
     folder = place / "run"
     judged = json.loads((folder / "evaluation.json").read_text())
     rows = read(folder / "errors.csv")
-    gold, said = [row["label"] for row in rows], [row["prediction"] for row in rows]
+    gold, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
     losses = [float(row["loss"]) for row in rows]
     assert losses == sorted(losses, reverse=True)
     parts = {name: SplitEvaluation.from_json(part) for name, part in judged.items()}
@@ -69,11 +69,11 @@ def test_a_run_judges_its_model(place: Path) -> None:
     with pytest.raises(ValueError, match="its schema is 9, and this version of attendrop reads schemas up to 2"):
         SplitEvaluation.from_json({**judged["test"], "schema": 9})
     score = judged["validation"]["scores"]["accuracy"]
-    assert score["value"] == accuracy_score(gold, said)
+    assert score["value"] == accuracy_score(gold, predicted)
     assert score["low"] < score["value"] < score["high"]
     assert score["baseline"] == max(gold.count(label) for label in ("good", "bad")) / len(gold)
     table = pandas.read_csv(folder / "confusion.csv", index_col=0)
-    assert table.to_numpy().tolist() == confusion_matrix(gold, said, labels=["bad", "good"]).tolist()
+    assert table.to_numpy().tolist() == confusion_matrix(gold, predicted, labels=["bad", "good"]).tolist()
     assert {row["label"]: int(row["examples"]) for row in read(folder / "classes.csv")} == {
         label: gold.count(label) for label in ("bad", "good")
     }
@@ -181,14 +181,14 @@ def answers_of(logits: Any, gold: Any, task: Task = CLASSES) -> Answers:
 
 def test_fast_scores_equal_those_of_the_standard_library() -> None:
     draw = np.random.default_rng(0)
-    gold, said = draw.integers(0, 3, 50), draw.integers(0, 3, 50)
-    answers = answers_of(np.eye(3)[said], gold)
+    gold, predicted = draw.integers(0, 3, 50), draw.integers(0, 3, 50)
+    answers = answers_of(np.eye(3)[predicted], gold)
     for name, expected in (
-        ("mcc", matthews_corrcoef(gold, said)),
-        ("macro_f1", f1_score(gold, said, average="macro")),
-        ("f1", f1_score(gold, said, labels=[1], average="macro")),
+        ("mcc", matthews_corrcoef(gold, predicted)),
+        ("macro_f1", f1_score(gold, predicted, average="macro")),
+        ("f1", f1_score(gold, predicted, labels=[1], average="macro")),
     ):
-        function, columns = METRICS[name].statistic(said, gold)
+        function, columns = METRICS[name].statistic(predicted, gold)
         assert function(*columns) == pytest.approx(expected)
     several = Task("t", "multilabel", ("text",), "label", ("a", "b", "c"), ("micro_f1", "macro_f1", "exact_match"))
     many = answers_of(draw.normal(size=(50, 3)), draw.integers(0, 2, (50, 3)), several)
@@ -201,7 +201,7 @@ def test_fast_scores_equal_those_of_the_standard_library() -> None:
         ("entity_f1", "entity_precision", "entity_recall"),
     )
     lengths = np.array([20, 0, 30])
-    words = kind_of(tags).answers(tags, np.eye(3)[said], gold, lengths, draw.random(50) > 0.1)
+    words = kind_of(tags).answers(tags, np.eye(3)[predicted], gold, lengths, draw.random(50) > 0.1)
     written = Task("t", "translation", ("s", "t"), None, (), ("bleu",))
     texts = kind_of(written).answers(written, ["a b c d e", "b a"], ["a b c d f", "a b"])
     for case in (answers, many, words, texts):
@@ -217,14 +217,14 @@ def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch
 
     draw = np.random.default_rng(0)
     gold = np.array([0] * 60 + [1] * 25 + [2] * 15)
-    said = np.where(draw.random(100) < 0.7, gold, draw.integers(0, 3, 100))
+    predicted = np.where(draw.random(100) < 0.7, gold, draw.integers(0, 3, 100))
     monkeypatch.setitem(METRICS, "balanced_accuracy", Metric("balanced_accuracy", balanced_accuracy, ("classes",)))
     task = Task("t", "classification", ("text",), "label", ("a", "b", "c"), ("balanced_accuracy", "macro_f1"))
-    scores = evaluate(answers_of(np.eye(3)[said], gold, task), "validation").scores
+    scores = evaluate(answers_of(np.eye(3)[predicted], gold, task), "validation").scores
     generator = np.random.default_rng(0)
     samples = [generator.integers(0, 100, 100) for _ in range(1000)]
-    sampled = [balanced_accuracy(said[rows], gold[rows]) for rows in samples]
-    slow = np.quantile(sampled, [0.025, 0.975]) + balanced_accuracy(said, gold) - np.mean(sampled)
+    sampled = [balanced_accuracy(predicted[rows], gold[rows]) for rows in samples]
+    slow = np.quantile(sampled, [0.025, 0.975]) + balanced_accuracy(predicted, gold) - np.mean(sampled)
     assert [getattr(scores["balanced_accuracy"], name) for name in ("low", "high")] == pytest.approx(list(slow))
     assert scores["balanced_accuracy"].low != scores["macro_f1"].low
 
@@ -263,8 +263,8 @@ def test_a_translation_is_judged_text_by_text(tmp_path: Path, capsys: pytest.Cap
     errors = read(tmp_path / "run/errors.csv")
     assert [set(row) for row in errors] == [{"line", "source", "target", "prediction", "loss"}] * len(rows)
     assert (losses := [float(row["loss"]) for row in errors]) == sorted(losses, reverse=True)
-    said = "the model writes the same text for every example of validation"
-    assert (said in capsys.readouterr().out) == (len({row["prediction"] for row in errors}) == 1)
+    sentence = "the model writes the same text for every example of validation"
+    assert (sentence in capsys.readouterr().out) == (len({row["prediction"] for row in errors}) == 1)
     assert "`errors.csv`" in (tmp_path / "run/README.md").read_text(encoding="utf-8")
     assert run(["predict", str(tmp_path / "run"), "--file", str(file), "--output", str(tmp_path / "out.csv")]) == 0
     assert len(read(tmp_path / "out.csv")) == len(rows)
@@ -272,12 +272,12 @@ def test_a_translation_is_judged_text_by_text(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_temperature_is_fitted_only_where_it_can_be() -> None:
     gold = np.arange(90) % 3
-    said = np.where(np.arange(90) < 18, (gold + 1) % 3, gold)
-    temperature, _ = choose_temperature(answers_of(20 * np.eye(3)[said], gold))
+    predicted = np.where(np.arange(90) < 18, (gold + 1) % 3, gold)
+    temperature, _ = choose_temperature(answers_of(20 * np.eye(3)[predicted], gold))
     # four of five are right: e^(20 / T) = 2 · 4 without the prior, which pulls T a little towards 1
     assert 0.85 * 20 / np.log(8) < temperature < 20 / np.log(8)
     assert choose_temperature(answers_of(20 * np.eye(3)[gold], gold))[0] == 1
-    assert choose_temperature(answers_of(20 * np.eye(3)[said[:40]], gold[:40]))[0] == 1
+    assert choose_temperature(answers_of(20 * np.eye(3)[predicted[:40]], gold[:40]))[0] == 1
 
 
 def test_numbers_are_rounded_to_a_hundredth_of_the_error() -> None:

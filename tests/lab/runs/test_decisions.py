@@ -11,7 +11,7 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.runs.decisions import OUTPUTS_FILE, Wish, choose_rule
+from attendrop.lab.runs.decisions import OUTPUTS_FILE, Required, choose_rule
 from attendrop.lab.runs.predict import predict_file, read_finished, text_columns
 from attendrop.lab.statistics.calibration import softmax
 from helpers.cli_tools import sentences, write_csv
@@ -46,7 +46,7 @@ def test_validation_outputs_are_those_of_the_model(trained: Path) -> None:
 
 def test_predictions_below_the_confidence_are_unsure(trained: Path, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "new.csv", sentences(60, seed=7))
-    done = predict_file(trained, file, tmp_path / "out.jsonl", wish=Wish(min_confidence=0.9))
+    done = predict_file(trained, file, tmp_path / "out.jsonl", required=Required(min_confidence=0.9))
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     largest = [max(row["probability_bad"], row["probability_good"]) for row in rows]
     for row, confidence in zip(rows, largest, strict=True):
@@ -60,7 +60,7 @@ def test_predictions_below_the_confidence_are_unsure(trained: Path, tmp_path: Pa
 
 
 def test_target_accuracy_chooses_on_the_validation_data(trained: Path) -> None:
-    finished = read_finished(trained, wish=Wish(target_accuracy=0.8))
+    finished = read_finished(trained, required=Required(target_accuracy=0.8))
     assert finished.rule is not None
     assert finished.rule.least is not None
     logits, gold = saved(trained)
@@ -71,12 +71,12 @@ def test_target_accuracy_chooses_on_the_validation_data(trained: Path) -> None:
 
 
 def test_sets_hold_the_prediction_and_cover_the_validation_data(trained: Path, tmp_path: Path) -> None:
-    rule = choose_rule(trained, read_finished(trained).task, 1.0, Wish(coverage=0.95))
+    rule = choose_rule(trained, read_finished(trained).task, 1.0, Required(coverage=0.95))
     logits, gold = saved(trained)
     task = read_finished(trained).task
     sets = rule.columns(task, softmax(logits))["prediction_set"]
     assert np.mean([task.labels[right] in of for right, of in zip(gold, sets, strict=True)]) >= 0.95
-    columns, _ = text_columns(trained, ["a fine film", "it is"], wish=Wish(coverage=0.95))
+    columns, _ = text_columns(trained, ["a fine film", "it is"], required=Required(coverage=0.95))
     assert [of[0] for of in columns["prediction_set"]] == columns["prediction"]
 
 
@@ -89,20 +89,23 @@ def test_command_line_says_what_is_unsure(trained: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("required", "sentence"),
     [
-        (Wish(min_confidence=1.0), "min_confidence is 1.0; it must be a number above 0 and below 1"),
-        (Wish(min_confidence=0.5, target_accuracy=0.9), "both choose what is unsure; give one of them"),
+        (Required(min_confidence=1.0), "min_confidence is 1.0; it must be a number above 0 and below 1"),
+        (Required(min_confidence=0.5, target_accuracy=0.9), "both choose what is unsure; give one of them"),
         (
-            Wish(target_accuracy=0.999999),
+            Required(target_accuracy=0.999999),
             "target_accuracy is 0.999999, and no probability promises it on 200 validation",
         ),
-        (Wish(coverage=0.999), "coverage is 0.999, which needs at least 999 validation examples, and the run has 200"),
+        (
+            Required(coverage=0.999),
+            "coverage is 0.999, which needs at least 999 validation examples, and the run has 200",
+        ),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_refused(wish: Wish, sentence: str, trained: Path) -> None:
+def test_unattainable_requirements_are_refused(required: Required, sentence: str, trained: Path) -> None:
     with pytest.raises(UserError) as caught:
-        read_finished(trained, wish=wish)
+        read_finished(trained, required=required)
     assert sentence in str(caught.value)
 
 
@@ -110,7 +113,7 @@ def test_other_kinds_are_refused(sources: Path) -> None:
     folder = train_small(sources, "regression")
     assert not (folder / OUTPUTS_FILE).exists()
     with pytest.raises(UserError, match="it is for classes of which an example has one"):
-        read_finished(folder, wish=Wish(coverage=0.9))
+        read_finished(folder, required=Required(coverage=0.9))
 
 
 def test_outputs_that_are_missing_or_changed_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -121,15 +124,15 @@ def test_outputs_that_are_missing_or_changed_are_refused(trained: Path, tmp_path
     content[len(content) // 2] ^= 1
     (folder / OUTPUTS_FILE).write_bytes(bytes(content))
     with pytest.raises(UserError, match="is not as it was written"):
-        read_finished(folder, wish=Wish(coverage=0.9))
+        read_finished(folder, required=Required(coverage=0.9))
     (folder / "attendrop_manifest.json").unlink()
     (folder / OUTPUTS_FILE).write_bytes(b"no archive")
     with pytest.raises(UserError, match="is damaged"):
-        read_finished(folder, wish=Wish(coverage=0.9))
+        read_finished(folder, required=Required(coverage=0.9))
     (folder / OUTPUTS_FILE).unlink()
     with pytest.raises(UserError, match="use --min-confidence, or train again"):
-        read_finished(folder, wish=Wish(coverage=0.9))
-    finished: Any = read_finished(folder, wish=Wish(min_confidence=0.7))
+        read_finished(folder, required=Required(coverage=0.9))
+    finished: Any = read_finished(folder, required=Required(min_confidence=0.7))
     assert finished.rule.least == 0.7
 
 
@@ -137,7 +140,7 @@ def test_a_service_marks_what_is_unsure(trained: Path) -> None:
     pytest.importorskip("fastapi")
     from attendrop.lab.serving.schema import answers_of
 
-    finished = read_finished(trained, wish=Wish(min_confidence=0.999999, coverage=0.9))
+    finished = read_finished(trained, required=Required(min_confidence=0.999999, coverage=0.9))
     (answer,) = answers_of(finished.task, finished.load().columns(["it is"], 8))
     assert answer["decision"] == "unsure"
     assert answer["prediction"] in answer["prediction_set"]

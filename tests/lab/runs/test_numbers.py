@@ -59,8 +59,8 @@ def test_new_head_begins_at_the_labels(place: Path) -> None:
     torch.manual_seed(0)
     model = load_model(str(place / "model"), TASK, pooling="model")
     before = model.classifier.weight.detach().clone()
-    said = start_at_labels(model, data_of([40.0, 60.0, 80.0]))
-    assert said == "the head begins at the mean of the training labels, 60, with their deviation, 16.33"
+    sentence = start_at_labels(model, data_of([40.0, 60.0, 80.0]))
+    assert sentence == "the head begins at the mean of the training labels, 60, with their deviation, 16.33"
     assert torch.allclose(model.classifier.weight, before * np.std([40, 60, 80]))
     assert model.classifier.bias.item() == 60
 

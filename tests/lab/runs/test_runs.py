@@ -191,7 +191,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(workspace: Path) -> None:
     out = child.stdout.read()
     assert child.wait() == 130
     assert "stopping after this step" in out
-    command = next(line for line in out.splitlines() if "go on with: " in line).partition("go on with: ")[2].split()
+    command = out.partition("continue with: ")[2].splitlines()[0].split()
     saved = [path.name for path in (workspace / "interrupted").glob("checkpoint-*")]
     assert len(saved) == 1
     assert 6 <= int(saved[0].removeprefix("checkpoint-")) < 54

@@ -20,6 +20,7 @@ from rich.console import Console
 from attendrop.lab.cli import study as study_command
 from attendrop.lab.cli import study_view
 from attendrop.lab.cli.app import run
+from attendrop.lab.records import RunningRun
 from attendrop.lab.studies.driver import run_study
 from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.spec import RunSpec
@@ -75,7 +76,7 @@ def test_a_running_study_shows_its_runs_and_epochs(tmp_path: Path, printed: io.S
     while time.monotonic() < deadline:
         if (tmp_path / "study/study.json").exists():
             status = read_status(tmp_path / "study")
-            if sum("epoch" in run for run in status.running) == 2:
+            if sum(run.epoch is not None for run in status.running) == 2:
                 break
         time.sleep(0.1)
     assert run(["study", str(tmp_path / "study")]) == 0
@@ -115,7 +116,9 @@ def test_the_remaining_time_follows_from_the_last_runs() -> None:
     specs = light_specs(4)
     times = {"ended": "2026-01-01T00:01:40Z"}
     records = {spec.id: make_record(spec, "2026-01-01T00:00:00Z", "cpu", **times) for spec in specs}
-    running = [{"id": str(i), "since": time.time() - 40} for i in range(2)]
+    running = [
+        RunningRun(id=str(i), method="plain", task="t", size="all", seed=i, since=time.time() - 40) for i in (0, 1)
+    ]
     status = Status(Path(), "compare", 10, records, running, True)
     # 4 runs of 100 s are left, and 60 s of each that runs: 520 s of work for two workers.
     assert status.eta == pytest.approx((4 * 100 + 2 * 60) / 2, abs=1)

@@ -47,7 +47,11 @@ def make_whisper() -> tuple[Any, dict[str, Any]]:
 
 
 MODELS = {"vit": make_vit, "wav2vec2": make_wav2vec2, "whisper": make_whisper}
-REFUSED = {"attendout": "does not take token ids", "structure_mask": "reads the column", "lora_dropout": "no LoRA"}
+REFUSED = {
+    "attendout": "which replaces tokens|takes no token ids and no patches",
+    "structure_mask": "reads the column",
+    "lora_dropout": "no LoRA",
+}
 
 
 def train_two_steps(kind: str, method: Any | None) -> Any:
@@ -272,7 +276,7 @@ def test_invalid_folders_and_kinds_are_refused(tmp_path: Path) -> None:
 def test_methods_and_models_that_do_not_fit_are_refused_before_training(tmp_path: Path) -> None:
     photos, vit = media.write_images(tmp_path / "photos", 4), media.save_vit(tmp_path / "vit")
     for settings, message in (
-        ({"method": "attendout"}, "does not take token ids"),
+        ({"method": "attendout:reward_on=noisy"}, "'noisy', which replaces tokens"),
         ({"max_length": 20}, "max_length is 20, and photos has images"),
         ({"model": media.save_wav2vec2(tmp_path / "wav2vec2")}, "has no image processor"),
     ):

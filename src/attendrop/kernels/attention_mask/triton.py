@@ -18,8 +18,8 @@ _MINUS_INFINITY = {
 
 
 @triton.jit
-def _load(ptr, rows, keys, there, stride_q, stride_k):  # type: ignore[no-untyped-def]
-    return tl.load(ptr + rows[:, None] * stride_q + keys[None, :] * stride_k, mask=there, other=0) != 0
+def _load(ptr, rows, keys, in_bounds, stride_q, stride_k):  # type: ignore[no-untyped-def]
+    return tl.load(ptr + rows[:, None] * stride_q + keys[None, :] * stride_k, mask=in_bounds, other=0) != 0
 
 
 @triton.jit
@@ -38,16 +38,16 @@ def attention_mask_kernel(  # type: ignore[no-untyped-def]
     attends = tl.zeros([M], tl.int32)
     for tile in range(TILES):
         keys = tile * N + tl.arange(0, N)
-        there = (rows[:, None] < Q) & (keys[None, :] < K)
-        allowed = _load(keep_ptr, rows, keys, there, kq, kk) & _load(valid_ptr, rows, keys, there, vq, vk)
+        in_bounds = (rows[:, None] < Q) & (keys[None, :] < K)
+        allowed = _load(keep_ptr, rows, keys, in_bounds, kq, kk) & _load(valid_ptr, rows, keys, in_bounds, vq, vk)
         attends |= tl.max(allowed.to(tl.int32), 1)
     is_empty = attends == 0
     for tile in range(TILES):
         keys = tile * N + tl.arange(0, N)
-        there = (rows[:, None] < Q) & (keys[None, :] < K)
-        keep = _load(keep_ptr, rows, keys, there, kq, kk) | is_empty[:, None]
-        bias = tl.where(keep & _load(valid_ptr, rows, keys, there, vq, vk), 0, DROPPED)
-        tl.store(bias_ptr + rows[:, None] * K + keys[None, :], bias.to(bias_ptr.dtype.element_ty), mask=there)
+        in_bounds = (rows[:, None] < Q) & (keys[None, :] < K)
+        keep = _load(keep_ptr, rows, keys, in_bounds, kq, kk) | is_empty[:, None]
+        bias = tl.where(keep & _load(valid_ptr, rows, keys, in_bounds, vq, vk), 0, DROPPED)
+        tl.store(bias_ptr + rows[:, None] * K + keys[None, :], bias.to(bias_ptr.dtype.element_ty), mask=in_bounds)
     tl.store(empty_ptr + first + rows, is_empty.to(tl.int8), mask=rows < Q)
 
 

@@ -83,13 +83,13 @@ def _write(  # type: ignore[no-untyped-def]
             is_drawn = _draw(row_words[:, None], keys.to(tl.uint32)[None, :], limit) <= limit
             dropped = words_of(is_drawn, tl.where(x >= cut[:, None], 1.0, 0.0), M, N)
         at = tile * (N // 16) + tl.arange(0, N // 16)
-        there = (rows[:, None] < Q) & (at[None, :] < W)
-        tl.store(out_ptr + rows[:, None] * W + at[None, :], ~dropped, mask=there)
+        in_bounds = (rows[:, None] < Q) & (at[None, :] < W)
+        tl.store(out_ptr + rows[:, None] * W + at[None, :], ~dropped, mask=in_bounds)
     else:
         is_drawn = _draw(row_words[:, None], keys.to(tl.uint32)[None, :], limit) <= limit
         keep = ~(is_drawn & (x >= cut[:, None]))
-        there = (rows[:, None] < Q) & (keys[None, :] < K)
-        tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=there)
+        in_bounds = (rows[:, None] < Q) & (keys[None, :] < K)
+        tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize=["key", "limit"], do_not_specialize_on_alignment=["key_ptr", "p_ptr", "q_ptr"])

@@ -59,14 +59,14 @@ def tile_of(  # type: ignore[no-untyped-def]
         inside = keys >= 0
     if VALID == OF_KEYS:
         inside = tl.load(valid_ptr + keys * mk, mask=inside, other=0) != 0
-    there = (rows[:, None] < Q) & inside[None, :]
+    in_bounds = (rows[:, None] < Q) & inside[None, :]
     x = tl.zeros([M, N], tl.float32)
     if VALID == OF_ROWS:
         # NaN wherever a product is added to it
-        valid = tl.load(valid_ptr + rows[:, None] * mq + keys[None, :] * mk, mask=there, other=0)
+        valid = tl.load(valid_ptr + rows[:, None] * mq + keys[None, :] * mk, mask=in_bounds, other=0)
         x = tl.where(valid != 0, 0.0, float("nan"))
     if D_STEPS == 0:
-        x += tl.load(g_ptr + rows[:, None] * gq + keys[None, :] * gd, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(g_ptr + rows[:, None] * gq + keys[None, :] * gd, mask=in_bounds, other=0.0).to(tl.float32)
     else:
         for part in range(D_STEPS):
             d = part * BLOCK_D + tl.arange(0, BLOCK_D)

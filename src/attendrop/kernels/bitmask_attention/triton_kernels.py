@@ -163,10 +163,10 @@ def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.
         low = tl.load(range_ptr + first // BLOCK * stride)
         high = tl.load(range_ptr + first // BLOCK * stride + 1)
         for block in tl.static_range(1, SIZE // BLOCK):
-            there = first // BLOCK + block < count
+            in_bounds = first // BLOCK + block < count
             at = range_ptr + (first // BLOCK + block) * stride
-            low_here = tl.load(at, mask=there, other=0)
-            high_here = tl.load(at + 1, mask=there, other=0)
+            low_here = tl.load(at, mask=in_bounds, other=0)
+            high_here = tl.load(at + 1, mask=in_bounds, other=0)
             # a block of which nothing attends has the range 0, 0
             low = tl.where(high_here == 0, low, tl.where(high == 0, low_here, tl.minimum(low, low_here)))
             high = tl.maximum(high, high_here)
@@ -243,9 +243,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     output = output * (rescale / tl.where(nothing, 1.0, total))[:, None]
     # the weights of a row without a valid position are then 0 in the backward
     lse = tl.where(nothing, float("inf"), highest + tl.log2(tl.where(nothing, 1.0, total)))
-    there = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
+    in_bounds = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
     at = o_ptr + b * ob + h * oh + rows[:, None] * oq + d[None, :] * od
-    tl.store(at, output.to(o_ptr.dtype.element_ty), mask=there)
+    tl.store(at, output.to(o_ptr.dtype.element_ty), mask=in_bounds)
     tl.store(lse_ptr + of_rows + rows, lse, mask=(rows < Q) | WHOLE)
 
 
@@ -311,9 +311,9 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     gradient = gradient * (scale * rescale * LN_2)
     if EMPTY:
         gradient = tl.where(is_empty[:, None], 0.0, gradient)
-    there = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
+    in_bounds = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
     at = dq_ptr + b * dqb + h * dqh + rows[:, None] * dqq + d[None, :] * dqd
-    tl.store(at, gradient.to(dq_ptr.dtype.element_ty), mask=there)
+    tl.store(at, gradient.to(dq_ptr.dtype.element_ty), mask=in_bounds)
 
 
 @triton.jit
@@ -365,9 +365,9 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             # The weights stand for a choice between `dp` and 0: in fewer steps than p · (dp − δ) has with that choice.
             ds = weights * dp + p * minus_delta[None, :]
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    there = ((keys[:, None] < K) | WHOLE) & (d[None, :] < D)
+    in_bounds = ((keys[:, None] < K) | WHOLE) & (d[None, :] < D)
     dk = dk * (scale * rescale * LN_2)
     at = dk_ptr + b * dkb + group * dkh + keys[:, None] * dkk + d[None, :] * dkd
-    tl.store(at, dk.to(dk_ptr.dtype.element_ty), mask=there)
+    tl.store(at, dk.to(dk_ptr.dtype.element_ty), mask=in_bounds)
     at = dv_ptr + b * dvb + group * dvh + keys[:, None] * dvk + d[None, :] * dvd
-    tl.store(at, (dv * rescale).to(dv_ptr.dtype.element_ty), mask=there)
+    tl.store(at, (dv * rescale).to(dv_ptr.dtype.element_ty), mask=in_bounds)

@@ -35,14 +35,14 @@ def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
     """Draw ROWS rows of N numbers, or, with p, whether they are below it. Grid: (rows, places in them)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = (rows[:, None] < ROWS) & (places[None, :] < N)
+    in_bounds = (rows[:, None] < ROWS) & (places[None, :] < N)
     at = rows[:, None] * N + places[None, :]
     word = tl.load(words_ptr + rows, mask=rows < ROWS, other=0).to(tl.uint32, bitcast=True)
     word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
     draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
     if p_ptr is not None:
-        draw = (draw < tl.load(p_ptr + at, mask=there, other=0.0)).to(tl.int8)
-    tl.store(out_ptr + at, draw, mask=there)
+        draw = (draw < tl.load(p_ptr + at, mask=in_bounds, other=0.0)).to(tl.int8)
+    tl.store(out_ptr + at, draw, mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
@@ -69,8 +69,8 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
             p = tl.load(p_ptr)
             share = tl.maximum(1.0 - p, 5.9604644775390625e-08)
         draw = tl.where(draw >= p, tl.div_rn(1.0, share), 0.0)
-    there = (rows[:, None] < ROWS) & (places[None, :] < N)
-    tl.store(out_ptr + rows[:, None] * N + places[None, :], draw, mask=there)
+    in_bounds = (rows[:, None] < ROWS) & (places[None, :] < N)
+    tl.store(out_ptr + rows[:, None] * N + places[None, :], draw, mask=in_bounds)
 
 
 def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float | Tensor | None = None) -> Tensor:
@@ -102,13 +102,13 @@ def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
     """Draw whether N draws of each position 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = (rows[:, None] < ROWS) & (places[None, :] < N)
+    in_bounds = (rows[:, None] < ROWS) & (places[None, :] < N)
     if p_ptr is not None:
         p = tl.load(p_ptr)
     word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + rows.to(tl.uint32) * GOLDEN)
     word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
     draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
-    tl.store(out_ptr + rows[:, None] * N + places[None, :], (draw < p).to(tl.int8), mask=there)
+    tl.store(out_ptr + rows[:, None] * N + places[None, :], (draw < p).to(tl.int8), mask=in_bounds)
 
 
 def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:

@@ -48,18 +48,18 @@ def _pointer(table_ptr, row, tensor, COUNT, DTYPE: tl.constexpr):  # type: ignor
 
 
 @triton.jit
-def _load(ptr, there):  # type: ignore[no-untyped-def]
+def _load(ptr, in_bounds):  # type: ignore[no-untyped-def]
     """Load from these addresses, and 0 where there is nothing. Without a mask, a thread loads four numbers at once."""
-    return tl.load(ptr) if there is None else tl.load(ptr, mask=there, other=0.0)
+    return tl.load(ptr) if in_bounds is None else tl.load(ptr, mask=in_bounds, other=0.0)
 
 
 @triton.jit
-def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untyped-def]
-    mean = _load(mean_ptr, there).to(share.dtype)
-    weight = _load(weight_ptr, there).to(share.dtype)
+def _average_tile(mean_ptr, weight_ptr, share, in_bounds):  # type: ignore[no-untyped-def]
+    mean = _load(mean_ptr, in_bounds).to(share.dtype)
+    weight = _load(weight_ptr, in_bounds).to(share.dtype)
     away = weight - mean
     average = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
-    tl.store(mean_ptr, average.to(mean_ptr.dtype.element_ty), mask=there)
+    tl.store(mean_ptr, average.to(mean_ptr.dtype.element_ty), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -80,12 +80,12 @@ def average_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _pull_tile(gradient_ptr, weight_ptr, target_ptr, strength, there, HAS_TARGET: tl.constexpr):  # type: ignore[no-untyped-def]
-    gradient = _load(gradient_ptr, there)
-    away = _load(weight_ptr, there).to(strength.dtype)
+def _pull_tile(gradient_ptr, weight_ptr, target_ptr, strength, in_bounds, HAS_TARGET: tl.constexpr):  # type: ignore[no-untyped-def]
+    gradient = _load(gradient_ptr, in_bounds)
+    away = _load(weight_ptr, in_bounds).to(strength.dtype)
     if HAS_TARGET:
-        away -= _load(target_ptr, there).to(strength.dtype)
-    tl.store(gradient_ptr, (gradient.to(strength.dtype) + strength * away).to(gradient.dtype), mask=there)
+        away -= _load(target_ptr, in_bounds).to(strength.dtype)
+    tl.store(gradient_ptr, (gradient.to(strength.dtype) + strength * away).to(gradient.dtype), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["strength_ptr"])
@@ -108,11 +108,11 @@ def pull_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _squares(weight_ptr, gradient_ptr, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _squares(weight_ptr, gradient_ptr, eta, in_bounds, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return (T g)²."""
-    scaled = _load(gradient_ptr, there).to(eta.dtype)
+    scaled = _load(gradient_ptr, in_bounds).to(eta.dtype)
     if HAS_SCALE:
-        scaled *= tl.abs(_load(weight_ptr, there).to(eta.dtype)) + eta
+        scaled *= tl.abs(_load(weight_ptr, in_bounds).to(eta.dtype)) + eta
     return scaled * scaled
 
 
@@ -137,16 +137,16 @@ def squares_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _ascend_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
-    weight = _load(weight_ptr, there)
-    step = factor * _load(gradient_ptr, there).to(factor.dtype)
+def _ascend_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, in_bounds, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
+    weight = _load(weight_ptr, in_bounds)
+    step = factor * _load(gradient_ptr, in_bounds).to(factor.dtype)
     wide = weight.to(factor.dtype)
     if HAS_SCALE:
         scale = tl.abs(wide) + eta
         step = step * scale * scale
-    tl.store(trained_ptr, weight, mask=there)
+    tl.store(trained_ptr, weight, mask=in_bounds)
     # A gradient that is not finite has the factor 0, and must not reach the weight.
-    tl.store(weight_ptr, tl.where(factor == 0, wide, wide + step).to(weight.dtype), mask=there)
+    tl.store(weight_ptr, tl.where(factor == 0, wide, wide + step).to(weight.dtype), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["factor_ptr", "eta_ptr"])

@@ -65,17 +65,17 @@ def combine_kernel(  # type: ignore[no-untyped-def]
     b = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * M + tl.arange(0, M)
     at = tl.arange(0, N)
-    there = (rows[:, None] < Q) & (at[None, :] < W)
+    in_bounds = (rows[:, None] < Q) & (at[None, :] < W)
     if valid_ptr is None:
         valid = _all_keys(at, K)[None, :]
     else:
-        valid = tl.load(valid_ptr + b * vb + h * vh + rows[:, None] * vq + at[None, :], mask=there, other=0)
-    given = tl.load(words_ptr + b * wb + h * wh + rows[:, None] * wq + at[None, :], mask=there, other=0)
+        valid = tl.load(valid_ptr + b * vb + h * vh + rows[:, None] * vq + at[None, :], mask=in_bounds, other=0)
+    given = tl.load(words_ptr + b * wb + h * wh + rows[:, None] * wq + at[None, :], mask=in_bounds, other=0)
     words = given & valid
     is_empty = tl.max((words != 0).to(tl.int32), 1) == 0
     words = tl.where(is_empty[:, None], valid, words)
     of_rows = (b * tl.num_programs(1) + h) * Q + rows
-    tl.store(out_ptr + of_rows[:, None] * W + at[None, :], words, mask=there & ((words != given) | (not IN_PLACE)))
+    tl.store(out_ptr + of_rows[:, None] * W + at[None, :], words, mask=in_bounds & ((words != given) | (not IN_PLACE)))
     tl.store(empty_ptr + of_rows, is_empty.to(tl.int8), mask=rows < Q)
 
 

@@ -15,14 +15,14 @@ def mixed_rows_kernel(  # type: ignore[no-untyped-def]
     """Grid: (tokens of all rows, blocks of numbers)."""
     at = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = places < N
+    in_bounds = places < N
     given, taken = tl.load(given_ptr + at).to(WIDE), tl.load(taken_ptr + at).to(WIDE)
-    x = tl.load(x_ptr + at * N + places, mask=there, other=0.0).to(WIDE)
+    x = tl.load(x_ptr + at * N + places, mask=in_bounds, other=0.0).to(WIDE)
     mixed = x - given * x
     if taken != 0:
         other = tl.load(others_ptr + at // TOKENS) * TOKENS + at % TOKENS
-        mixed += taken * tl.load(x_ptr + other * N + places, mask=there, other=0.0).to(WIDE)
-    tl.store(out_ptr + at * N + places, mixed.to(out_ptr.dtype.element_ty), mask=there)
+        mixed += taken * tl.load(x_ptr + other * N + places, mask=in_bounds, other=0.0).to(WIDE)
+    tl.store(out_ptr + at * N + places, mixed.to(out_ptr.dtype.element_ty), mask=in_bounds)
 
 
 def mixed_rows(x: Tensor, others: Tensor, given: Tensor, taken: Tensor) -> Tensor:

@@ -43,23 +43,23 @@ def mix_kernel(  # type: ignore[no-untyped-def]
     weight_ptr, trained_ptr, keep_ptr, target_ptr, key_ptr, share_ptr, share, ROWS, N,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, there = _places(ROWS, N, BLOCK, WIDTH)
+    rows, columns, in_bounds = _places(ROWS, N, BLOCK, WIDTH)
     if share_ptr is not None:
         share = tl.load(share_ptr)
     is_kept = _is_kept(key_ptr, share, rows, columns, BY_ROW, BY_COLUMN)
     at, writes = _keep_at(rows, columns, N, BY_ROW, BY_COLUMN)
-    tl.store(keep_ptr + at, is_kept.to(tl.int8), mask=there & writes)
+    tl.store(keep_ptr + at, is_kept.to(tl.int8), mask=in_bounds & writes)
     factor = tl.where(is_kept, tl.div_rn(1.0, share), 0.0)
     at = rows[:, None] * N + columns[None, :]
-    weight = tl.load(weight_ptr + at, mask=there, other=0.0)
-    tl.store(trained_ptr + at, weight, mask=there)
+    weight = tl.load(weight_ptr + at, mask=in_bounds, other=0.0)
+    tl.store(trained_ptr + at, weight, mask=in_bounds)
     weight = weight.to(tl.float32)
     if target_ptr is None:
         mixed = weight * factor
     else:
-        target = tl.load(target_ptr + at, mask=there, other=0.0).to(tl.float32)
+        target = tl.load(target_ptr + at, mask=in_bounds, other=0.0).to(tl.float32)
         mixed = target + (weight - target) * factor
-    tl.store(weight_ptr + at, mixed.to(weight_ptr.dtype.element_ty), mask=there)
+    tl.store(weight_ptr + at, mixed.to(weight_ptr.dtype.element_ty), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -67,28 +67,28 @@ def unmix_kernel(  # type: ignore[no-untyped-def]
     weight_ptr, trained_ptr, keep_ptr, gradient_ptr, share_ptr, share, ROWS, N,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, there = _places(ROWS, N, BLOCK, WIDTH)
+    rows, columns, in_bounds = _places(ROWS, N, BLOCK, WIDTH)
     if share_ptr is not None:
         share = tl.load(share_ptr)
     at, _ = _keep_at(rows, columns, N, BY_ROW, BY_COLUMN)
-    is_kept = tl.load(keep_ptr + at, mask=there, other=0) != 0
+    is_kept = tl.load(keep_ptr + at, mask=in_bounds, other=0) != 0
     factor = tl.where(is_kept, tl.div_rn(1.0, share), 0.0)
     at = rows[:, None] * N + columns[None, :]
-    gradient = tl.load(gradient_ptr + at, mask=there, other=0.0)
+    gradient = tl.load(gradient_ptr + at, mask=in_bounds, other=0.0)
     scaled = gradient.to(tl.float32) * factor
-    tl.store(gradient_ptr + at, scaled.to(gradient_ptr.dtype.element_ty), mask=there)
-    tl.store(weight_ptr + at, tl.load(trained_ptr + at, mask=there, other=0.0), mask=there)
+    tl.store(gradient_ptr + at, scaled.to(gradient_ptr.dtype.element_ty), mask=in_bounds)
+    tl.store(weight_ptr + at, tl.load(trained_ptr + at, mask=in_bounds, other=0.0), mask=in_bounds)
 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "share_ptr"])
 def dropout_kernel(x_ptr, key_ptr, share_ptr, share, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    rows, columns, there = _places(ROWS, N, BLOCK, WIDTH)
+    rows, columns, in_bounds = _places(ROWS, N, BLOCK, WIDTH)
     if share_ptr is not None:
         share = tl.load(share_ptr)
     factor = tl.where(_is_kept(key_ptr, share, rows, columns, True, True), tl.div_rn(1.0, share), 0.0)
     at = rows[:, None] * N + columns[None, :]
-    x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
-    tl.store(x_ptr + at, (x * factor).to(x_ptr.dtype.element_ty), mask=there)
+    x = tl.load(x_ptr + at, mask=in_bounds, other=0.0).to(tl.float32)
+    tl.store(x_ptr + at, (x * factor).to(x_ptr.dtype.element_ty), mask=in_bounds)
 
 
 def mix(

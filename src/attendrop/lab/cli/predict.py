@@ -52,19 +52,19 @@ def command(
     drop_bad_rows: file_options.DropBadRows = False,
 ) -> None:
     with exits_on_interrupt():
-        from ..runs.decisions import Wish
+        from ..runs.decisions import Required
         from ..runs.predict import done_sentences, predict_file, read_finished, text_columns
         from ..tasks.files import ReadOptions
 
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")
-    wish = Wish(min_confidence, target_accuracy, coverage)
+    required = Required(min_confidence, target_accuracy, coverage)
     if file:
         options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
         with progress_bar("predicting") as progress:
             done = predict_file(
                 folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
-                progress=progress, wish=wish,
+                progress=progress, required=required,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
         for note in done.notes:
@@ -81,13 +81,13 @@ def command(
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, wish)
+    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, required)
     if form is None:
         _print_rows(predicted, task)
     else:
         _write(predicted, task, form)
-    if wish:
-        for sentence in done_sentences(read_finished(folder, temperature, wish), predicted):
+    if required:
+        for sentence in done_sentences(read_finished(folder, temperature, required), predicted):
             print_sentence(shown(sentence), errors)
 
 

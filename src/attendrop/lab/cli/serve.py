@@ -43,12 +43,12 @@ def command(
     ):  # fmt: skip
         check_whole(name, value, 1)
     with exits_on_interrupt():
-        from ..runs.decisions import Wish
+        from ..runs.decisions import Required
         from ..runs.predict import read_finished
         from ..serving.app import LOOPBACK, Limits, make_app
         from ..serving.run import listen, serve
 
-    run = read_finished(folder, temperature, Wish(min_confidence, target_accuracy, coverage))
+    run = read_finished(folder, temperature, Required(min_confidence, target_accuracy, coverage))
     for sentence in run.rule.sentences if run.rule is not None else ():
         print_sentence(shown(sentence))
     with listen(host, port) as opened:

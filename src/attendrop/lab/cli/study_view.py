@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..records import StudyRecord
+from ..records import RunningRun, StudyRecord
 from ..studies.driver import Watcher
 from ..studies.status import Status, duration
 from .console import console, plain_table, shown
@@ -38,7 +38,7 @@ class StudyView(Watcher):
 
     def ended(self, record: StudyRecord, status: Status) -> None:
         if not self.is_live:
-            console.print(f"{counts(status)}: {shown(record_name(record))}, {shown(result_of(record))}", soft_wrap=True)
+            console.print(f"{counts(status)}: {shown(run_name(record))}, {shown(result_of(record))}", soft_wrap=True)
 
 
 def study_view(status: Status) -> RenderableType:
@@ -66,18 +66,9 @@ def counts(status: Status) -> str:
     return ", ".join(parts)
 
 
-def run_name(run: Mapping[str, Any]) -> str:
+def run_name(run: RunningRun | StudyRecord) -> str:
     """Return a run in a few words: its method, its seed, and its task and amount of data."""
-    return _run_name(run["method"], run["seed"], run["task"], run["size"])
-
-
-def record_name(record: StudyRecord) -> str:
-    """Return the same for the record of a run."""
-    return _run_name(record.method, record.seed, record.task, record.size)
-
-
-def _run_name(method: str, seed: int, task: str, size: str) -> str:
-    return f"{method} seed {seed} on {task}{'' if size == 'all' else f' {size}'}"
+    return f"{run.method} seed {run.seed} on {run.task}{'' if run.size == 'all' else f' {run.size}'}"
 
 
 def result_of(record: StudyRecord) -> str:
@@ -110,24 +101,24 @@ def _running(status: Status) -> Table:
     table = plain_table("running", "worker", "epoch", "score", "since")
     now = time.time()
     for run in status.running:
-        epoch = f"{run.get('epoch', 0):.3g}/{run['epochs']:g}" if run.get("epochs") else ""
-        score = f"{run['score']:.4f}" if isinstance(run.get("score"), float) else ""
-        worker = shown(run.get("worker", ""))  # not known before its first report
-        table.add_row(shown(run_name(run)), worker, epoch, score, _span(now - run["since"]))
+        epoch = f"{run.epoch or 0:.3g}/{run.epochs:g}" if run.epochs else ""
+        score = "" if run.score is None else f"{run.score:.4f}"
+        worker = shown(run.worker)  # empty before its first report
+        table.add_row(shown(run_name(run)), worker, epoch, score, _span(now - run.since))
     return table
 
 
 def _results(records: list[StudyRecord]) -> Table:
     table = plain_table("last results", "")
     for record in records:
-        table.add_row(shown(record_name(record)), shown(result_of(record)))
+        table.add_row(shown(run_name(record)), shown(result_of(record)))
     return table
 
 
 def _failures(records: list[StudyRecord]) -> Table:
     table = plain_table("failed", "reason")
     for record in records[:_MOST_FAILURES]:
-        table.add_row(shown(record_name(record)), shown(result_of(record).removeprefix("failed: ")), style="red")
+        table.add_row(shown(run_name(record)), shown(result_of(record).removeprefix("failed: ")), style="red")
     if len(records) > _MOST_FAILURES:
         table.add_row(f"… {len(records) - _MOST_FAILURES} more", "")
     return table

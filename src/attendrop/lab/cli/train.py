@@ -59,12 +59,14 @@ def _train(config: RunConfig) -> None:
     except KeyboardInterrupt:
         terminal.bar.stop()
         saved = newest_checkpoint(config.output_dir)
-        hint = f"; {saved.name} is complete, go on with: {resume}" if saved else "; there is no checkpoint yet"
+        hint = f"; {saved.name} is complete; continue with: {resume}" if saved else "; there is no checkpoint yet"
         terminal.console.print(f"stopped immediately{hint}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         terminal.bar.stop()
     if not result.finished:
-        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True, markup=False)
+        terminal.console.print(
+            f"stopped after saving a checkpoint; continue with: {resume}", soft_wrap=True, markup=False
+        )
         raise typer.Exit(130)
     print_summary(result, terminal.console)

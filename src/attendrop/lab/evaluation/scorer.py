@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
+from ..records import ClassPredictions
 from ..statistics.calibration import scaled_probabilities, softmax
 from ..tasks.outcomes import measured_outcomes
 from .outputs import Outputs, outputs_of
@@ -30,7 +31,7 @@ class Scorer:
     def __init__(self, prepared: tasks.Prepared, task: tasks.Task, measures_calibration: bool = True) -> None:
         self._prepared, self._task = prepared, task
         self._measures_calibration = measures_calibration and tasks.kind_of(task).has_one_class
-        self.predictions: dict[str, list[Any]] | None = None
+        self.predictions: ClassPredictions | None = None
         self.outputs: Outputs | None = None
 
     def __call__(self, prediction: Any) -> dict[str, float]:
@@ -44,9 +45,9 @@ class Scorer:
             scores |= measured_outcomes(scaled_probabilities(logits, gold), gold, is_scaled=True)
             scores["majority"] = float(np.bincount(gold).max() / len(gold))
             first = slice(MAX_PREDICTIONS)
-            self.predictions = {
-                "gold": gold[first].tolist(),
-                "predicted": logits[first].argmax(-1).tolist(),
-                "confidence": probabilities[first].max(-1).round(3).tolist(),
-            }
+            self.predictions = ClassPredictions(
+                gold=gold[first].tolist(),
+                predicted=logits[first].argmax(-1).tolist(),
+                confidence=probabilities[first].max(-1).round(3).tolist(),
+            )
         return scores

@@ -41,6 +41,9 @@ class RunningRun:
             raise ValueError(f"'since' is {self.since!r}; it must be a finite number")
 
 
+REPORTED = frozenset({"worker", "epoch", "epochs", "score"})  # what a worker reports while it trains
+
+
 @dataclass(kw_only=True)
 class Progress(Stored):
     """What a study is running now.

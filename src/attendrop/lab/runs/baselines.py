@@ -12,7 +12,7 @@ question of a paired bootstrap over the validation examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ from ...random import all_preserved
 from ...utils.distributed import gather_objects
 from .. import tasks
 from ..evaluation.thresholds import choose_threshold
+from ..records import BaselineScores
 from ..statistics.calibration import score_interval
 from ..statistics.linear import fit_ridge, stratified
 from ..tasks.kinds import Answers
+from ..tasks.metrics import metric_label
 from ..tasks.pooling import can_have_pooling
 from .frozen import BATCH, MOST_EXAMPLES, Frozen
 from .settings import RunConfig
@@ -88,17 +90,12 @@ class Baselines:
         """The flags with which the head reads the mean hidden states."""
         return "--pooling mean" + (" --pairs separate" if len(self.data.task.text) == 2 else "")
 
-    def compare(self, answers: Answers, world: int = 1) -> dict[str, Any]:
+    def compare(self, answers: Answers, world: int = 1) -> BaselineScores:
         """Compare the model with the baselines on the validation data.
 
         Args:
             answers: The answers of the fine-tuned model.
             world: The number of processes, of which the first one decides.
-
-        Returns:
-            `metric`; `scores`, of the model and of each baseline; `names`, what they are called; `best`, the baseline
-            with the best score; `sentence`, if it is at least as good as the model; and `is_clear`, whether it is
-            better by more than noise.
         """
         metric = tasks.METRICS[answers.task.metrics[0]]
         sign = 1 if metric.greater_is_better else -1
@@ -114,18 +111,14 @@ class Baselines:
             MEANS: f"the mean of frozen hidden states with {fit}",
             COSINE: "the cosine of frozen features",
         }
-        comparison: dict[str, Any] = {
-            "metric": metric.name,
-            "scores": score,
-            "names": {name: names[name] for name in score},
-        }
+        baselines = BaselineScores(metric.name, score, {name: names[name] for name in score})
         if others:
-            best = max(others, key=lambda name: sign * score[name])
+            baselines.best = best = max(others, key=lambda name: sign * score[name])
             low, high = _difference(metric, others[best], answers)
-            comparison |= {"best": best, "is_clear": bool(low > 0 if sign > 0 else high < 0)}
+            baselines.is_clear = bool(low > 0 if sign > 0 else high < 0)
             if sign * score[best] >= sign * score[TUNED]:
-                comparison["sentence"] = _sentence(comparison, names, self.flags_of_means)
-        shared: dict[str, Any] = gather_objects(comparison, world)[0]
+                baselines.sentence = _sentence(baselines, best, self.flags_of_means)
+        shared: BaselineScores = gather_objects(baselines, world)[0]
         return shared
 
     def _answers(self, tuned: Answers) -> dict[str, Answers]:
@@ -160,15 +153,15 @@ class Baselines:
             return None
         return linear.fit(features[0], gold, max(len(task.labels), 1))(features[1])
 
-    def replace(self, trainer: Any, config: RunConfig, beside: dict[str, Any]) -> bool:
+    def replace(self, trainer: Any, config: RunConfig, baselines: BaselineScores) -> bool:
         """Give the model the untrained encoder and the frozen head, if that is better on the validation data.
 
         Args:
             trainer: The Trainer, after training.
             config: The configuration.
-            beside: From `compare`; it is noted there.
+            baselines: From `compare`; it is noted there.
         """
-        score, metric = beside["scores"], tasks.METRICS[beside["metric"]]
+        score, metric = baselines.scores, tasks.METRICS[baselines.metric]
         if self.frozen is None or FROZEN not in score or is_sharded(trainer.model):
             return False
         if not (score[FROZEN] > score[TUNED] if metric.greater_is_better else score[FROZEN] < score[TUNED]):
@@ -179,26 +172,25 @@ class Baselines:
             fresh = tasks.load_model(config.model, self.data.task, trust_remote_code=config.trust_remote_code)
             self.frozen.write(self.frozen.solution, fresh)
             unwrapped(trainer.model).load_state_dict(fresh.state_dict())
-        beside["kept"] = FROZEN
-        beside["sentence"] = f"{beside['sentence']}; the model here is the untrained encoder with that head"
+        baselines.kept = FROZEN
+        baselines.sentence = f"{baselines.sentence}; the model here is the untrained encoder with that head"
         return True
 
 
-def _sentence(baselines: Mapping[str, Any], names: Mapping[str, str], flags_of_means: str) -> str:
-    """Return what to know first about a run that a baseline equals or beats."""
-    best, score = baselines["best"], baselines["scores"]
-    label = tasks.METRICS[baselines["metric"]].label or baselines["metric"].replace("_", " ")
-    beaten = f"{names[best]} reaches a validation {label} of {_number(score[best])}, the fine-tuned model "
+def _sentence(baselines: BaselineScores, best: str, flags_of_means: str) -> str:
+    """Return what to know first about a run that the best baseline equals or beats."""
+    score, label = baselines.scores, metric_label(baselines.metric)
+    beaten = f"{baselines.names[best]} reaches a validation {label} of {_number(score[best])}, the fine-tuned model "
     beaten += _number(score[TUNED])
     if score[best] == score[TUNED]:
         text = f"{beaten}: a tie"
     else:
-        text = f"{beaten}: " + ("it is better" if baselines["is_clear"] else "the difference is within noise")
+        text = f"{beaten}: " + ("it is better" if baselines.is_clear else "the difference is within noise")
     if best == FROZEN and score[best] != score[TUNED]:
         return f"{text} (--keep-best-of keeps it)"
     if best == MEANS and score[best] != score[TUNED]:
         return f"{text} (try {flags_of_means})"
-    return f"{text}; train longer, try another --learning-rate or more data" if baselines["is_clear"] else text
+    return f"{text}; train longer, try another --learning-rate or more data" if baselines.is_clear else text
 
 
 def _number(value: float) -> str:

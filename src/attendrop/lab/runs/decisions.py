@@ -1,7 +1,7 @@
 """Decisions about a prediction: whether it is marked as unsure, and which classes are still possible.
 
-The wish of the user (`Wish`) becomes thresholds (`Rule`) with the outputs of the model for the validation data, which
-the run has saved. They helped to choose the epoch and the temperature, and were not trained on.
+What the user requires (`Required`) becomes thresholds (`Rule`) by the outputs of the model for the validation data,
+which the run has saved. These examples helped to choose the epoch and the temperature, and were not trained on.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ UNSURE = "unsure"
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The wish of the user.
+class Required:
+    """What the user requires of predictions.
 
     Attributes:
         min_confidence: The least probability of a prediction that is given.
@@ -42,7 +42,7 @@ class Wish:
     coverage: float | None = None
 
     def __bool__(self) -> bool:
-        return self != Wish()
+        return self != Required()
 
     def check(self, task: tasks.Task) -> None:
         """Raise a `UserError` if a number or the kind of task does not allow it."""
@@ -75,7 +75,7 @@ class Rule:
     sentences: tuple[str, ...] = ()
 
     def columns(self, task: tasks.Task, probabilities: np.ndarray) -> dict[str, list[Any]]:
-        """Return the columns `decision` and `prediction_set`, as far as they were wished for.
+        """Return the columns `decision` and `prediction_set`, as far as they are required.
 
         Args:
             task: The task.
@@ -108,36 +108,38 @@ def write_outputs(folder: Path, answers: Answers) -> None:
         write_whole(folder / OUTPUTS_FILE, content.getvalue())
 
 
-def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, wish: Wish) -> Rule:
-    """Return the thresholds that a wish needs.
+def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, required: Required) -> Rule:
+    """Return the thresholds that meet what is required.
 
     Args:
         folder: The folder of a finished run.
         task: Its task.
         temperature: Logits are divided by it.
-        wish: The wish of the user.
+        required: What the user requires of predictions.
     """
-    wish.check(task)
-    outputs = _read_outputs(Path(folder), task, is_needed=wish.target_accuracy is not None or wish.coverage is not None)
+    required.check(task)
+    outputs = _read_outputs(
+        Path(folder), task, is_needed=required.target_accuracy is not None or required.coverage is not None
+    )
     if outputs is None:
-        return Rule(wish.min_confidence)
+        return Rule(required.min_confidence)
     logits, gold = outputs
     probabilities = softmax(logits, temperature)
     confidence, is_correct = probabilities.max(-1), probabilities.argmax(-1) == gold
-    count, least, sentences = len(gold), wish.min_confidence, []
-    if wish.target_accuracy is not None:
-        chosen = choose_confidence(confidence, is_correct, wish.target_accuracy)
+    count, least, sentences = len(gold), required.min_confidence, []
+    if required.target_accuracy is not None:
+        chosen = choose_confidence(confidence, is_correct, required.target_accuracy)
         if chosen is None:
             raise UserError(
-                f"target_accuracy is {wish.target_accuracy:g}, and no probability promises it on {count:,} validation "
-                f"examples: the most confident {least_examples(wish.target_accuracy, count):,} or more would have to "
-                f"be right almost without an error (all: {is_correct.mean():.1%}); lower it, use --min-confidence, or "
-                "train with more validation examples."
+                f"target_accuracy is {required.target_accuracy:g}, and no probability promises it on {count:,} "
+                f"validation examples: the most confident {least_examples(required.target_accuracy, count):,} or more "
+                f"would have to be right almost without an error (all: {is_correct.mean():.1%}); lower it, use "
+                "--min-confidence, or train with more validation examples."
             )
         least = chosen.threshold
         sentences.append(
             f"below the probability {least:.4g} predictions are {UNSURE}; it was chosen on {count:,} validation "
-            f"examples so that the others have an accuracy of at least {wish.target_accuracy:g}, which holds in at "
+            f"examples so that the others have an accuracy of at least {required.target_accuracy:g}, which holds in at "
             "least 9 of 10 runs"
         )
     if least is not None:
@@ -148,17 +150,17 @@ def choose_rule(folder: str | Path, task: tasks.Task, temperature: float, wish: 
             f"{is_correct.mean():.1%})"
         )
     cut = None
-    if wish.coverage is not None:
-        cut = conformal_cut(probabilities[np.arange(count), gold], wish.coverage)
+    if required.coverage is not None:
+        cut = conformal_cut(probabilities[np.arange(count), gold], required.coverage)
         if cut is None:
-            needed = int(np.ceil(wish.coverage / (1 - wish.coverage) - 1e-9))
+            needed = int(np.ceil(required.coverage / (1 - required.coverage) - 1e-9))
             raise UserError(
-                f"coverage is {wish.coverage:g}, which needs at least {needed:,} validation examples, and the run has "
-                f"{count:,}; lower it, or train with more."
+                f"coverage is {required.coverage:g}, which needs at least {needed:,} validation examples, and the run "
+                f"has {count:,}; lower it, or train with more."
             )
         size = prediction_sets(probabilities, cut).sum(-1).mean()
         sentences.append(
-            f"a prediction set has the right class in {wish.coverage:.4g} of the cases, and {size:.2f} classes on "
+            f"a prediction set has the right class in {required.coverage:.4g} of the cases, and {size:.2f} classes on "
             "average of the validation examples"
         )
     return Rule(least, cut, tuple(sentences))

@@ -54,7 +54,7 @@ class Keeping:
     def __init__(self, quality: Quality) -> None:
         self._quality = quality
         self._latest: np.ndarray | None = None
-        self._found: np.ndarray | None = None
+        self._last_seen: np.ndarray | None = None
 
     def see(self, prediction: Any) -> None:
         """Take the predictions of any evaluation. `evaluated` says that it was the model's own.
@@ -62,11 +62,11 @@ class Keeping:
         Args:
             prediction: What the Trainer gives to `compute_metrics`.
         """
-        self._found = self._quality(prediction)
+        self._last_seen = self._quality(prediction)
 
     def evaluated(self) -> None:
         """Note that the last evaluation is that of the model on the validation data."""
-        self._latest = self._found
+        self._latest = self._last_seen
 
     def remember(self, state: Any, is_best: bool) -> None:
         """Write the latest evaluation into the state of the Trainer.

@@ -21,7 +21,7 @@ from ..statistics.calibration import softmax
 from ..tasks.files import Table, divided
 from ..tasks.files.delimited import SEPARATORS
 from ..tasks.kinds import Answers
-from .decisions import UNSURE, Rule, Wish, choose_rule
+from .decisions import UNSURE, Required, Rule, choose_rule
 from .folder import RECORD_FILE, check_writable, read_record
 from .inference import CollatedRows, Rows, run_model
 
@@ -220,7 +220,7 @@ def text_columns(
     texts: Sequence[str],
     batch_size: int = 32,
     temperature: float | None = None,
-    wish: Wish = Wish(),  # noqa: B008
+    required: Required = Required(),  # noqa: B008
 ) -> tuple[dict[str, list[Any]], tasks.Task]:
     """Predict texts, and return the columns of the texts and of the predictions, and the task.
 
@@ -229,10 +229,10 @@ def text_columns(
         texts: The texts; for a task of text pairs, two for each example.
         batch_size: The number of examples in a batch.
         temperature: Logits are divided by it; None = that of the run.
-        wish: Which predictions are given, and whether prediction sets are listed.
+        required: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature, wish)
+    run = read_finished(folder, temperature, required)
     _example_columns(run.task, texts)  # what cannot be predicted is refused before the model is loaded
     return run.load().columns(texts, batch_size), run.task
 
@@ -283,7 +283,7 @@ def predict_file(
     form: str | None = None,
     temperature: float | None = None,
     progress: Progress | None = None,
-    wish: Wish = Wish(),  # noqa: B008
+    required: Required = Required(),  # noqa: B008
 ) -> Predictions:
     """Write all columns of a file with a prediction for each row, and compute the scores if the file has labels.
 
@@ -298,10 +298,10 @@ def predict_file(
         form: `csv`, `tsv`, `jsonl`, `parquet` or `xlsx`; None = that of `output`, or of `file`.
         temperature: Logits are divided by it; None = that of the run.
         progress: Called after each batch with the number of examples that are done, and of all.
-        wish: Which predictions are given, and whether prediction sets are listed.
+        required: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature, wish)
+    run = read_finished(folder, temperature, required)
     form = _chosen_format(form, file, output)
     path = _output_path(file, output, form)
     if path is None and form in BINARY_FORMATS:
@@ -415,13 +415,13 @@ def _format_of(file: str | Path) -> str:
     return "jsonl" if suffix in ("json", "ndjson") else suffix if suffix in FORMATS else "csv"
 
 
-def read_finished(folder: str | Path, temperature: float | None = None, wish: Wish = Wish()) -> Finished:  # noqa: B008
+def read_finished(folder: str | Path, temperature: float | None = None, required: Required = Required()) -> Finished:  # noqa: B008
     """Read the prediction settings of a finished run.
 
     Args:
         folder: The folder of the run.
         temperature: Logits are divided by it; None = the temperature of the run.
-        wish: Which predictions are given, and whether prediction sets are listed.
+        required: Which predictions are given, and whether prediction sets are listed.
     """
     if temperature is not None:
         check_number("temperature", temperature, 0.01, 100)
@@ -444,7 +444,7 @@ def read_finished(folder: str | Path, temperature: float | None = None, wish: Wi
             "`attendrop train --model`."
         )
     chosen = record.temperature if temperature is None else temperature
-    rule = choose_rule(folder, task, chosen, wish) if wish else None
+    rule = choose_rule(folder, task, chosen, required) if required else None
     return Finished(folder, task, max_length, chosen, record.decimals, record.threshold, rule)
 
 

@@ -328,10 +328,9 @@ class Run:
         evaluator = self.evaluate(trainer)
         baselines = BaselineScores()
         if self.baselines is not None and "validation" in evaluator.answers:
-            beside = self.baselines.compare(evaluator.answers["validation"], trainer.args.world_size)
-            if self.config.keep_best_of and self.baselines.replace(trainer, self.config, beside):
+            baselines = self.baselines.compare(evaluator.answers["validation"], trainer.args.world_size)
+            if self.config.keep_best_of and self.baselines.replace(trainer, self.config, baselines):
                 evaluator = self.evaluate(trainer)
-            baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
         record.kept, record.soup, record.baselines = kept, soup, baselines
         if trainer.args.should_save:

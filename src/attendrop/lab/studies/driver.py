@@ -25,7 +25,8 @@ from ...errors import UserError
 from ...utils.files import is_no_space, write_whole
 from ...utils.lock import locked
 from ..evaluation.outputs import write_outputs
-from ..records import SCHEMA, RunError, StudyConfiguration, StudyRecord
+from ..records import SCHEMA, Progress, RunError, RunningRun, StudyConfiguration, StudyRecord
+from ..records.progress import REPORTED
 from .configuration import STUDY_FILE, write_configuration
 from .executors import Executor, NextSpec, OnProgress
 from .records import RUNS_FOLDER, SameStudy, check_models, read_records, remove_unfinished, write_record
@@ -93,7 +94,7 @@ class Study:
         self.retry_failed, self.watcher = retry_failed, watcher or Watcher()
         self.records: dict[str, StudyRecord] = {}
         self.total: int | None = None
-        self._running: dict[str, dict[str, Any]] = {}
+        self._running: dict[str, RunningRun] = {}
         self._retried: set[str] = set()  # failed runs that were retried in this invocation
         self._known: list[StudyRecord] = []  # existing records to deliver
         self._requests: Counter[str] = Counter()  # the number of requests for a run in progress
@@ -121,7 +122,7 @@ class Study:
 
     def status(self) -> Status:
         """Return the progress of the study."""
-        running = [dict(run) for run in list(self._running.values())]
+        running = list(self._running.values())
         return Status(self.folder, self.configuration.kind, self.total, dict(self.records), running, True)
 
     def run(
@@ -142,7 +143,8 @@ class Study:
         self.total = total
 
         def report(progress: dict[str, Any]) -> bool:
-            self._running.get(progress["id"], {}).update(progress)
+            if (run := self._running.get(progress["id"])) is not None:
+                self._running[run.id] = replace(run, **{name: progress[name] for name in REPORTED & progress.keys()})
             return on_progress is not None and bool(on_progress(progress))
 
         with self.watcher.watching(self.status):
@@ -188,10 +190,9 @@ class Study:
                 self._known.append(self.records[spec.id])
             else:
                 self._requests[spec.id] = 1
-                self._running[spec.id] = {
-                    "id": spec.id, "method": spec.method, "task": spec.task, "size": spec.size, "seed": spec.seed,
-                    "since": time.time(),
-                }  # fmt: skip
+                self._running[spec.id] = RunningRun(
+                    id=spec.id, method=spec.method, task=spec.task, size=spec.size, seed=spec.seed, since=time.time()
+                )
                 return spec
         return None
 
@@ -271,10 +272,12 @@ class Study:
         """Write progress.json after each change and at regular intervals."""
         is_over = threading.Event()
 
-        def write(pid: int | None, running: Iterable[Mapping[str, Any]]) -> None:
-            content = {"pid": pid, "host": socket.gethostname(), "total": self.total, "running": list(running)}
+        def write(pid: int | None, running: Iterable[RunningRun]) -> None:
+            progress = Progress(
+                pid=pid, host=socket.gethostname(), updated=time.time(), total=self.total, running=list(running)
+            )
             with suppress(OSError):  # a full disk: the study reports it
-                text = json.dumps({**content, "updated": time.time()}, default=str)
+                text = json.dumps(progress.to_json(), default=str)
                 write_whole(self.folder / PROGRESS_FILE, text + "\n", flush=False)
 
         def beat() -> None:

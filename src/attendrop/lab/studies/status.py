@@ -7,12 +7,11 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...errors import UserError
-from ..records import Progress, StudyRecord
+from ..records import Progress, RunningRun, StudyRecord
 from .configuration import STUDY_FILE as STUDY_FILE
 from .configuration import read_configuration
 from .records import read_records
@@ -31,8 +30,7 @@ class Status:
         kind: "compare" or "tune".
         total: The total number of runs; None if not known yet.
         records: The records of all runs that have ended.
-        running: The current runs: dictionaries with "id", "method", "task", "size", "seed", "worker", "epoch",
-            "epochs", "score" and "since", the time of its start in seconds.
+        running: The current runs.
         is_active: Whether a driver is running.
         broken: One sentence for each record that is none, and for progress that cannot be read.
     """
@@ -41,7 +39,7 @@ class Status:
     kind: str
     total: int | None
     records: Mapping[str, StudyRecord]
-    running: Sequence[Mapping[str, Any]]
+    running: Sequence[RunningRun]
     is_active: bool
     broken: Sequence[str] = field(default_factory=list)
 
@@ -60,7 +58,7 @@ class Status:
         """How many runs have not been started."""
         if self.total is None:
             return None
-        return max(0, self.total - len({*self.records, *(run["id"] for run in self.running)}))
+        return max(0, self.total - len({*self.records, *(run.id for run in self.running)}))
 
     @property
     def eta(self) -> float | None:
@@ -69,7 +67,7 @@ class Status:
         if self.left is None or not durations or not self.running:
             return None
         mean, now = sum(durations) / len(durations), time.time()
-        remaining = self.left * mean + sum(max(0.0, mean - (now - run["since"])) for run in self.running)
+        remaining = self.left * mean + sum(max(0.0, mean - (now - run.since)) for run in self.running)
         return remaining / len(self.running)
 
 
@@ -98,12 +96,11 @@ def read_status(folder: str | Path) -> Status:
     progress = Progress()
     if (path := folder / PROGRESS_FILE).exists():
         try:
-            progress = Progress.read(path, "it is written again when the study goes on")
+            progress = Progress.read(path, "it is written again when the study continues")
         except UserError as error:
             broken.append(str(error))
     is_active = _is_alive(progress)
-    known = ({name: value for name, value in asdict(run).items() if value is not None} for run in progress.running)
-    running = list(known) if is_active else []
+    running = progress.running if is_active else []
     return Status(folder, study.kind, progress.total, records, running, is_active, broken)
 
 

@@ -129,7 +129,7 @@ class Training(TrainerCallback):
         if self.spec.score_epochs > 1 and self._validation:
             validation = _mean_scores([*self._validation[-self.spec.score_epochs : -1], validation])
         scores = {"validation": validation}
-        predictions = {"validation": ClassPredictions(**self.scorer.predictions)} if self.scorer.predictions else {}
+        predictions = {"validation": self.scorer.predictions} if self.scorer.predictions else {}
         self._keep_outputs("validation", self.scorer)
         for name, split in prepared.others.items():
             if not name.startswith("test") and name != SELECTION:

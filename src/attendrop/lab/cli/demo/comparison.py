@@ -14,7 +14,7 @@ from ...studies.executors import make_executor
 from ...studies.status import Status
 from ..compare import print_verdicts
 from ..console import console, shown
-from ..study_view import record_name, result_of
+from ..study_view import result_of, run_name
 from .options import LEARNING_RATE, RUNS, DemoOptions
 
 FOLDER = "comparison"
@@ -51,4 +51,4 @@ class _Lines(Watcher):
     """Prints one line for each run."""
 
     def ended(self, record: StudyRecord, status: Status) -> None:
-        console.print(f"{shown(record_name(record))}: {shown(result_of(record))}", style="dim", soft_wrap=True)
+        console.print(f"{shown(run_name(record))}: {shown(result_of(record))}", style="dim", soft_wrap=True)

@@ -160,8 +160,8 @@ class SetMembers(Members):
         return (mean > 0.5).astype(int), outputs.gold
 
     def outcomes(self, mean: Array, gold: Array) -> dict[str, float]:
-        right = np.where(gold == 1, mean, 1 - mean)
-        return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
+        probability = np.where(gold == 1, mean, 1 - mean)
+        return {"loss": float(-np.log(np.maximum(probability, 1e-15)).mean())}
 
 
 class SetSnippet(Snippet):
