@@ -148,7 +148,7 @@ def test_seeds_of_a_study_are_the_teacher(sources: Path, trained: Path, tmp_path
     }  # fmt: skip
     flags = [word for name, value in words.items() for word in (f"--{name}", str(value))]
     assert run(["compare", *flags, "--keep-models", "--use-cpu"]) == 0
-    teacher = {"teacher": str(tmp_path / "study"), "teacher_method": "baseline"}
+    teacher = {"teacher": str(tmp_path / "study"), "teacher_method": "plain"}
     done = compress_run(trained, tmp_path / "fast", **teacher, **QUICK)
     assert done.compression.settings["teacher"] == str(tmp_path / "study")
     model = shutil.copytree(sources / "model", tmp_path / "other")
