@@ -13,6 +13,7 @@ PACKAGE = ROOT / "src" / "attendrop"
 # Top to bottom, as in DESIGN.md. Names on one line are side by side: neither imports the other.
 LAYERS = """\
     lab.cli
+    lab.reproduction
     lab.compression, lab.dropped
     lab.robustness, lab.serving, lab.studies
     lab.runs

@@ -251,7 +251,7 @@ def test_a_token_reaches_other_processes_by_the_environment_only(
         "launch",
         lambda words, processes: started.append((words, os.environ.get("HF_TOKEN"))) or 0,
     )
-    assert run(["train", *as_arguments(settings(place, tmp_path / "out", hub_token=SECRET)), "--nproc", "2"]) == 0
+    assert run(["train", *as_arguments(settings(place, tmp_path / "out")), "--hub-token", SECRET, "--nproc", "2"]) == 0
     ((words, token),) = started
     assert "--learning-rate" in words
     assert SECRET not in " ".join(words)

@@ -35,6 +35,7 @@ COMMANDS = {
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "plan": "Write the plan of a comparison before it is run; `attendrop compare --plan` runs it.",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",
+    "reproduce": "Repeat a table or a figure of the papers, with their numbers beside yours; or list all of them.",
     "study": "Show the progress of a study: what is done, running and failed, and when it will end.",
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "soup": "Average the weights of the runs of one method of a study into one model.",

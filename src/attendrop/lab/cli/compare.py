@@ -203,7 +203,7 @@ class Chosen:
 
     @classmethod
     def of_study(cls, study: Mapping[str, Any]) -> Chosen:
-        deltas = {name: value for name, value in study["delta"].items() if value != _DELTAS[name]}
+        deltas = {name: value for name, value in study["delta"].items() if value != OUTCOMES[name].delta}
         return cls(design_of_plan(study), study.get("seeds"), study.get("max_seeds"), deltas)
 
 

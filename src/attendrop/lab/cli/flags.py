@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...utils.secrets import is_secret
 from ..runs.settings import RUN_SETTINGS, Setting, all_settings
 
 # The settings that every command with the flags of a run shows in `--help`; `--help-all` shows the others too.
@@ -26,9 +27,11 @@ def flag_of(name: str) -> str:
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line that give these settings."""
+    """Return the words of a command line that give these settings, without passwords, so that it can be stored."""
     arguments: list[str] = []
     for name, value in settings.items():
+        if is_secret(name):
+            continue
         flag = flag_of(name)
         if isinstance(value, bool):
             arguments.append(flag if value else f"--no-{flag[2:]}")

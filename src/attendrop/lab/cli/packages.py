@@ -25,6 +25,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "compare": (*_DATA, *_SCORES, "yaml"),
     "plan": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),
+    "reproduce": (*_DATA, *_SCORES, "yaml", "matplotlib"),
     "study": (),
     "report": _SCORES,
     "soup": (*_DATA, *_SCORES, "yaml", "matplotlib"),

@@ -128,11 +128,37 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
             f"preset is 'paper' and {config.model!r} is of the family {family!r}; AD-DROP's Table 11 has "
             f"{' and '.join(FAMILIES)}."
         )
-    family_index = FAMILIES.index(family)
-    rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[task])
-    layers = paper_layers(task)
-    method = f"addrop:p={p},q={q},layers={layers},end_on=either"
-    settings: dict[str, Any] = {
+    fields, settings = paper_values(task, family)
+    method = method_of(fields)
+    settings = _open(config, settings)
+    return config.replaced({"method": [method], "preset": None, **settings}), [
+        f"preset paper: {method} (Table 11 of arXiv 2210.05883{_other_size(model)})",
+        f"preset paper: {_listed(settings)} (Table 11; epochs, patience, constant learning rate, no clipping, ε and "
+        "shuffled batches from its public code)",
+    ]
+
+
+def paper_values(task: str, family: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return AD-DROP's p, q and layers on a task of its paper, and the settings of its runs.
+
+    Args:
+        task: The name of a task of Table 11, or of the scripts of the authors.
+        family: The family of the model; all but BERT have the values of RoBERTa.
+    """
+    if task in _OF_SCRIPTS:
+        _, p, q, layers, rate, batch, epochs, length = _OF_SCRIPTS[task]
+        return {"p": p, "q": q, "layers": layers}, {
+            "learning_rate": rate,
+            "per_device_train_batch_size": batch,
+            "num_train_epochs": epochs,
+            "weight_decay": 0.01,
+            "warmup_steps": 0,
+            "train_sampling_strategy": "random",
+            **({} if length is None else {"max_length": length}),
+        }
+    place = FAMILIES.index(family if family in FAMILIES else "roberta")
+    rate, batch, length, p, q = (value[place] if isinstance(value, tuple) else value for value in _ADDROP[task])
+    return {"p": p, "q": q, "layers": paper_layers(task)}, {
         "learning_rate": rate,
         "per_device_train_batch_size": batch,
         "max_length": length,
@@ -144,33 +170,29 @@ def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
         "adam_epsilon": 1e-6,
         "train_sampling_strategy": "random",
     }
-    settings = _open(config, settings)
-    return config.replaced({"method": [method], "preset": None, **settings}), [
-        f"preset paper: {method} (Table 11 of arXiv 2210.05883{_other_size(model)})",
-        f"preset paper: {_listed(settings)} (Table 11; epochs, patience, constant learning rate, no clipping, ε and "
-        "shuffled batches from its public code)",
-    ]
+
+
+def has_paper_values(task: str) -> bool:
+    """Return whether the AD-DROP paper or the scripts of its authors have settings for a task."""
+    return task in _ADDROP or task in _OF_SCRIPTS
+
+
+def method_of(fields: dict[str, Any]) -> str:
+    """Return AD-DROP with these fields, in the order of epochs of the paper, as users write it."""
+    return f"addrop:{','.join(f'{name}={value}' for name, value in fields.items())},end_on=either"
 
 
 def _apply_script(config: RunConfig, task: str, model: Any) -> tuple[RunConfig, list[str]]:
     """Apply the settings of the public scripts, which leave all others at the defaults of the Trainer."""
-    family, p, q, layers, rate, batch, epochs, length = _OF_SCRIPTS[task]
+    family = _OF_SCRIPTS[task][0]
     if model.model_type != family:
         raise UserError(
             f"preset is 'paper' and {config.model!r} is of the family {model.model_type!r}; for {task} the "
             f"scripts of AD-DROP's authors have {family}."
         )
-    settings: dict[str, Any] = {
-        "learning_rate": rate,
-        "per_device_train_batch_size": batch,
-        "num_train_epochs": epochs,
-        "weight_decay": 0.01,
-        "warmup_steps": 0,
-        "train_sampling_strategy": "random",
-        **({} if length is None else {"max_length": length}),
-    }
+    fields, settings = paper_values(task, family)
     settings = _open(config, settings)
-    method = f"addrop:p={p},q={q},layers={layers},end_on=either"
+    method = method_of(fields)
     source = "public code of arXiv 2210.05883, which evaluates on the test set"
     note = f"preset paper: {method}, {_listed(settings)} ({source})"
     return config.replaced({"method": [method], "preset": None, **settings}), [note]
