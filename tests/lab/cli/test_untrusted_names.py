@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.cli.console import _TextConsole, plain_table
-from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.records import BaselineScores, FolderRecord, Kept
 from attendrop.lab.records.record import Averaged
 from attendrop.lab.report.card import make_card

@@ -29,8 +29,8 @@ import attendrop.lab.cli.train
 from attendrop import ADDrop, DivergedError, RegularizedTrainer, UserError, fine_tune
 from attendrop.lab.cli import console
 from attendrop.lab.cli.app import run
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.cli.data_tables import balance_table, data_table
-from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.runs import Listener
 from attendrop.lab.runs.folder import is_written_by_a_run
 from attendrop.lab.runs.predict import predict_texts

@@ -10,8 +10,9 @@ import typer
 from ...trainer.checkpoint_folders import newest_checkpoint
 from ..runs import RunConfig, make_config, read_yaml, train
 from ..runs.hub_token import token_in_environment
+from .arguments import as_arguments
 from .console import quiet_libraries
-from .flags import as_arguments, with_flags
+from .flags import with_flags
 from .launch import Processes, is_launched, is_main_process, launch, watch_launcher
 from .terminal import Terminal, print_summary
 
