@@ -6,7 +6,8 @@ Each class (`tests/helpers/siege/`) yields cases without an end, and takes its t
 runs in a forked process, so that nothing is imported twice. The last line that is printed is JSON: for each class the
 number of cases with each outcome, and the first bad ones. The exit code is 1 if there is a bad one.
 
-    held       the right result, or exit code 2 and one sentence
+    done       exit code 0 and the right result
+    refused    exit code 2 and one sentence, or killed, and nothing was lost
     silent     exit code 0 and something else than was asked for, or half a file under the final name
     traceback  a traceback, an internal error, or an exit code that nobody promised
     hang       not ended in the time of the case
@@ -39,7 +40,7 @@ import attendrop.lab.cli.robustness
 import attendrop.lab.cli.train
 import attendrop.lab.report.learning_curves  # noqa: F401
 from attendrop.utils.processes import freeze_imported
-from helpers.siege import CLASSES, OUTCOMES, Siege
+from helpers.siege import CLASSES, GOOD, OUTCOMES, Siege
 
 _SHOWN = 40  # bad cases that are printed
 
@@ -67,8 +68,9 @@ def main() -> None:
                 continue
             outcome, text = siege.outcome(case)
             counts[name][outcome] += 1
-            if outcome != "held":
-                bad.append(f"{name}: {case.name}: {outcome}: {text[-1500:]}")
+            if outcome not in GOOD:
+                shown = text if len(text) < 1500 else f"{text[:500]} … {text[-900:]}"
+                bad.append(f"{name}: {case.name}: {outcome}: {shown}")
     for name, outcomes in counts.items():
         listed = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in OUTCOMES)
         print(f"{name:12} {outcomes.total():5} cases: {listed}")

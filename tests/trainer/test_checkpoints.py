@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback
 
 from attendrop import Mixout, RegularizedTrainer
 from attendrop.errors import UserError
-from attendrop.lab.cli.flags import as_arguments as flags
+from attendrop.lab.cli.arguments import as_arguments as flags
 from attendrop.lab.runs import fine_tune
 from attendrop.trainer.checkpoint_folders import delete_old_checkpoints, newest_checkpoint
 from attendrop.trainer.fingerprint import data_fingerprint

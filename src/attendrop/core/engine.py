@@ -143,6 +143,7 @@ class Engine:
         self._step: Step | None = None
         self._tracked: MicroBatch | None = None  # that of the pass that runs now
         self._micro_batches = 0
+        self._has_loss, self._lacks_loss = False, False  # whether `loss` was called; whether a micro-batch lacked it
         self._metrics: dict[str, list[Tensor]] = {}
         self._has_evaluated_weights = False
         self.is_open = True
@@ -200,7 +201,7 @@ class Engine:
             columns=self.columns,
             reads_gradients=any(isinstance(r, ReadsHiddenGradients) for r in self.regularizers),
         )
-        self._micro_batches = 0
+        self._micro_batches, self._lacks_loss = 0, False
         self._rates.check_scaled()
         for regularizer in sorted(self.regularizers, key=start_order):
             regularizer.on_step_begin(self._step)
@@ -227,7 +228,9 @@ class Engine:
             for _ in range(self.number_of_passes(planned.step) - 1):
                 self.loss(self.model(**inputs)).backward()
                 inputs = next(passes)
+            self._has_loss = loop_loss is not None
             yield inputs
+            self._lacks_loss |= not self._has_loss
 
     def begin_micro_batch(
         self,
@@ -384,6 +387,7 @@ class Engine:
             share: the share of this micro-batch in the step, where `loss` is only a share of the step's loss.
         """
         assert self._tracked is not None, "loss() belongs inside micro_batch()"
+        self._has_loss = True
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self._acting_on(self._tracked.step):
             if loss is not None and isinstance(regularizer, RequiresModelLoss):
@@ -407,6 +411,12 @@ class Engine:
     def before_optimizer(self) -> None:
         """Call this when all gradients of the step are computed, before the optimizer's step."""
         assert self._step is not None, "before_optimizer() comes after micro_batch()"
+        penalized = [type(r).__name__ for r in self.regularizers if type(r).penalty is not Regularizer.penalty]
+        if self._lacks_loss and penalized:
+            raise ValueError(
+                f"the loss of this step is not that of engine.loss, so that the penalty of {', '.join(penalized)} is "
+                "lost; call engine.loss(outputs).backward() instead of outputs.loss.backward()."
+            )
         for regularizer in self.regularizers:
             regularizer.on_gradients(self._step)
 

@@ -63,6 +63,12 @@ def parse_method(text: str) -> Regularizer:
         parse_method("addrop:p=0.3,q=0.1..0.5,layers=[0,1]")
         parse_method("./my_method.py:LogitNorm:tau=0.04")
     """
+    before, _, settings = text.rpartition(".py:")[2].partition("@")
+    if re.match(r"\s*[\w-]+\s*=", settings):  # a token may be among them, so that they are not shown
+        raise ValueError(
+            f"method {before.strip()!r} has settings after an @, which only methods of a comparison have; give them as "
+            "settings of the run."
+        )
     name, rest = split_method(text)
     fields: dict[str, Any] = {}
     for part in re.split(r",(?![^\[(]*[\])])", rest) if rest.strip() else []:

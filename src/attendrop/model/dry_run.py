@@ -51,6 +51,7 @@ class Trace:
     """All events of a dry run, in order."""
 
     samples: int | None = None  # the length of the sound, where the model takes samples
+    outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)  # name -> shape
     calls: list[AttentionCall] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -93,6 +94,12 @@ def traced(model: nn.Module) -> Iterator[Trace]:
             _traces.pop(module, None)
         for hook in hooks:
             hook.remove()
+
+
+def shapes_of(outputs: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the outputs that have names."""
+    named = outputs.items() if isinstance(outputs, Mapping) else ()
+    return {name: tuple(value.shape) for name, value in named if isinstance(value, Tensor)}
 
 
 def is_traced(module: nn.Module) -> bool:

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import GenerationMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ..utils.checks import check_choice
+from .seams import Seams
 from .sites import unwrapped
 
 IGNORED = -100
@@ -44,7 +46,8 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
         return "choice"
     if name.endswith("ForQuestionAnswering"):
         return "span"
-    if name.endswith(_OF_WHOLE_EXAMPLES):
+    observed = _observed(model)
+    if name.endswith(_OF_WHOLE_EXAMPLES) or observed == "sequence":
         labels = batch.get("labels")
         problem = getattr(config, "problem_type", None)
         floating = labels is not None and labels.is_floating_point()
@@ -57,11 +60,31 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
         return "token"
     if getattr(config, "is_encoder_decoder", False) and "labels" in batch and batch["labels"].dim() == 2:
         return "token"
+    if observed is not None:
+        return observed
     raise ValueError(
         f"{name} has no head whose prediction is known; supported are sequence, image, audio and token "
         "classification, regression, multiple choice, question answering, masked, causal and sequence-to-sequence "
-        "language models."
+        "language models, and models of your own whose outputs are named `logits`, with a row of classes for each "
+        "example or for each token, or `start_logits` and `end_logits`."
     )
+
+
+def _observed(model: nn.Module) -> str | None:
+    """Return the kind of head by the outputs of the dry run: sequence, token, causal or span; None if they do not say.
+
+    It decides for classes of the user, whose names say nothing.
+    """
+    seams = Seams.of(model)
+    shapes = {} if seams is None else seams.outputs
+    if {"start_logits", "end_logits"} <= set(shapes):
+        return "span"
+    dimensions = len(shapes.get("logits", ()))
+    if dimensions < 3:
+        return "sequence" if dimensions == 2 else None
+    inner = unwrapped(model)
+    is_causal = isinstance(inner, GenerationMixin) and not getattr(inner.config, "is_encoder_decoder", False)
+    return "causal" if is_causal else "token"
 
 
 def predicts_class(model: nn.Module) -> bool:

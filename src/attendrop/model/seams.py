@@ -20,7 +20,7 @@ from ..kernels.bitmask_attention import is_possible
 from ..random import preserved
 from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record
 from .attention_adapters import ADAPTERS
-from .dry_run import Trace, few_tokens, sites_and_blocks, traced, word_embeddings
+from .dry_run import Trace, few_tokens, shapes_of, sites_and_blocks, traced, word_embeddings
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, called_by_name, select, unwrapped
@@ -61,6 +61,7 @@ class Seams:
         self.sites: list[Site] = []
         self.blocks: list[str] = []
         self.words: str | None = None
+        self.outputs: dict[str, tuple[int, ...]] = {}  # of the dry run, by name
         self.feed_forwards: list[str | None] = []
         self.plan: Plan = EMPTY
         self.records: dict[int, Record] = {}
@@ -252,6 +253,7 @@ def bound(model: Any) -> Iterator[Seams]:
 
 def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
     seams.sites, blocks = sites_and_blocks(trace, model)
+    seams.outputs = trace.outputs
     for site, call in zip(seams.sites, trace.calls, strict=True):
         counter = seams._attach(call.module, ATTENTION)
         counter.numbers.append(site.index)
@@ -349,7 +351,7 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> Trace:
         with preserved(device), evaluating(model), torch.no_grad(), traced(model) as trace:
             sound = inputs.get("input_values")
             trace.samples = int(sound.shape[-1]) if sound is not None and sound.dim() == 2 else None
-            called_by_name(model)(**inputs)
+            trace.outputs = shapes_of(called_by_name(model)(**inputs))
     except Exception as error:
         if batch is not None:
             raise

@@ -8,8 +8,8 @@ from typing import Any
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a setting is a password. transformers recognises them by the same ending."""
-    return name.endswith("_token")
+    """Return whether a setting is a password, however it is written: transformers has the same ending."""
+    return name.strip().lower().replace("-", "_").endswith("_token")
 
 
 @contextmanager

@@ -8,21 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .bombs import bombs
-from .cases import OUTCOMES, Case, Siege
+from .cases import GOOD, OUTCOMES, Case, Siege
+from .configs import configs
 from .damage import damage, swaps
 from .disk import full, kills
 from .inputs import files, flags
+from .names import names, secrets
 from .places import links, outputs
+from .resumes import resumes
 from .studies import studies
+from .tables import labels, tables
 from .threads import threads
 
 CLASSES: dict[str, Callable[[Siege], Iterator[Case]]] = {
     "damage": damage,
     "kills": kills,
     "full disk": full,
+    "resumes": resumes,
     "swaps": swaps,
     "files": files,
     "flags": flags,
+    "configs": configs,
+    "labels": labels,
+    "tables": tables,
+    "names": names,
+    "secrets": secrets,
     "outputs": outputs,
     "studies": studies,
     "links": links,
@@ -30,4 +40,4 @@ CLASSES: dict[str, Callable[[Siege], Iterator[Case]]] = {
     "bombs": bombs,
 }
 
-__all__ = ["CLASSES", "OUTCOMES", "Case", "Siege"]
+__all__ = ["CLASSES", "GOOD", "OUTCOMES", "Case", "Siege"]

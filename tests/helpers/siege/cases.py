@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -18,7 +19,8 @@ from pathlib import Path
 from attendrop.lab.cli.app import run
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
-OUTCOMES = ("held", "silent", "traceback", "hang", "memory")
+GOOD = ("done", "refused")
+OUTCOMES = (*GOOD, "silent", "traceback", "hang", "memory")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Case:
     Attributes:
         name: What is done, in a few words.
         words: The words after `attendrop`.
+        then: Further commands, which run in the same process if those before them ended with code 0.
         act: Instead of words: what the process does; it returns its exit code.
         before: Called in the working folder before the process begins.
         inside: Called in the process before the command, to kill it or to fill its disk.
@@ -40,6 +43,7 @@ class Case:
 
     name: str
     words: Sequence[object] = ()
+    then: Sequence[Sequence[object]] = ()
     act: Callable[[], int] | None = None
     before: Callable[[], None] | None = None
     inside: Callable[[], None] | None = None
@@ -95,12 +99,16 @@ class Siege:
         return folder
 
     def training(self, output: object, *more: object) -> list[object]:
-        """The words of a short training run."""
-        return [
-            "train", "--model", self.model, "--train-file", self.train, "--output-dir", output, "--use-cpu",
-            "--max-steps", 2, "--per-device-train-batch-size", 4, "--save-strategy", "no", "--no-baselines",
-            "--no-load-best-model-at-end", *more,
-        ]  # fmt: skip
+        """The words of a short training run. A flag of `more` takes the place of the usual one."""
+        usual: dict[str, object] = {
+            "--model": self.model, "--train-file": self.train, "--output-dir": output, "--max-steps": 2,
+            "--per-device-train-batch-size": 4, "--save-strategy": "no",
+        }  # fmt: skip
+        given = {str(word).partition("=")[0] for word in more}
+        words = [word for flag, value in usual.items() if flag not in given for word in (flag, value)]
+        switches = ("--use-cpu", "--no-baselines", "--no-load-best-model-at-end")
+        others = [flag for flag in switches if not given & {flag, flag.replace("--no-", "--")}]
+        return ["train", *words, *others, *more]
 
     def outcome(self, case: Case) -> tuple[str, str]:
         """Run a case; return its outcome, one of `OUTCOMES`, and the text that explains it."""
@@ -127,10 +135,14 @@ def judged(case: Case, code: int, text: str, megabytes: float) -> tuple[str, str
     is_known = code in (0, 2, 3) or (case.may_die and code in (-signal.SIGKILL, -signal.SIGXFSZ))
     if "Traceback" in text or "internal error" in text or not is_known:
         return "traceback", f"exit code {code}\n{text}"
-    if code == 2 and case.act is None and text.count("error: ") != 1:
+    sentences = len(re.findall(r"^error: ", text, re.MULTILINE))
+    is_list = "check" in case.words[:1] and sentences > 1  # of all that is wrong with a file
+    if code == 2 and case.act is None and sentences != 1 and not is_list:
         return "traceback", f"no sentence, or several\n{text}"
     problem = case.check(code, text)
-    return ("held", "") if problem is None else ("silent", f"{problem}\n{text}")
+    if problem is not None:
+        return "silent", f"{problem}\n{text}"
+    return "refused" if code else "done", text
 
 
 def forked(case: Case) -> tuple[int, str, float]:
@@ -147,7 +159,7 @@ def forked(case: Case) -> tuple[int, str, float]:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if case.inside is not None:
                 case.inside()
-            code = case.act() if case.act is not None else run([str(word) for word in case.words])
+            code = case.act() if case.act is not None else _run_all(case)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -170,6 +182,12 @@ def forked(case: Case) -> tuple[int, str, float]:
                 os.waitpid(child, 0)
                 return -signal.SIGALRM, printed.decode(errors="replace"), 0.0
             time.sleep(0.005)
+
+
+def _run_all(case: Case) -> int:
+    """Run the commands of a case up to the first that fails."""
+    codes = (run([str(word) for word in words]) for words in (case.words, *case.then))
+    return next((code for code in codes if code), 0)
 
 
 def _resident() -> float:

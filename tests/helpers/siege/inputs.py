@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attendrop import METHODS
-from attendrop.lab.cli.flags import flag_of
+from attendrop.lab.cli.arguments import flag_of
 from attendrop.lab.runs.settings import all_settings
 
 from .cases import Case, Siege

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.cli.flags import as_arguments
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.runs import fine_tune
 from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.bad_inputs import BAD_INPUTS, Bad, File, Model, Run, written

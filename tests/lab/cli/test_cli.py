@@ -16,7 +16,7 @@ from transformers import AutoConfig, TrainingArguments
 from attendrop import METHODS, __version__
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import COMMANDS, dashed, run
-from attendrop.lab.cli.flags import as_arguments
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.cli.methods import description_of, field_descriptions
 from attendrop.lab.cli.reference import reference
 from attendrop.lab.runs.presets import apply_preset

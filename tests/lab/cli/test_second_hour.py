@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from attendrop.lab.cli.app import run
+from attendrop.lab.cli.tune import compare_command
+from attendrop.lab.records.tuning import ChosenSetting
+from attendrop.lab.runs.duration import spoken
 from attendrop.lab.studies.analysis import analyse
+from attendrop.lab.studies.design import make_design
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
 pytestmark = pytest.mark.xdist_group("second hour")
@@ -185,3 +190,79 @@ def test_check_imports_neither_torch_nor_transformers(place: Path) -> None:
     """Of a CSV file; with --model, lengths are measured with its tokenizer."""
     done = fresh_python(_HEAVY.format(heavy=("torch", "transformers")), "check", str(place / "train.csv"))
     assert "exit code 0" in done.stdout
+
+
+# ---- what comes next -------------------------------------------------------------------------------------------------
+
+
+def test_check_ends_with_the_command_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--text", "review", "--label", "verdict"]
+    assert run(["check", str(place / "films.csv"), *flags, "--model", str(place / "model")]) == 0
+    (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    words = shlex.split(command.removeprefix("next: attendrop "))
+    assert words == ["train", "--model", str(place / "model"), "--train-file", str(place / "films.csv"), *flags]
+    assert run(["check", str(place / "films.csv")]) == 0
+    assert "next: attendrop train --model MODEL --train-file" in capsys.readouterr().out
+
+
+def test_compare_shows_the_data_and_what_was_chosen(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*sentences(40, seed=3), ("the same text", "good"), ("the same text", "bad")]
+    write_csv(tmp_path / "a.csv", rows)
+    words = ["compare", "--model", place / "model", "--train-file", tmp_path / "a.csv", "--method", "layerdrop"]
+    words += ["--use-cpu", "--workers", "0", "--max-steps", "1", "--seeds", "1", "--head-start", "random"]
+    assert run([*map(str, words), "--output-dir", str(tmp_path / "study")]) == 0
+    before, _, after = capsys.readouterr().out.partition("layerdrop seed 0")
+    shown = " ".join(before.split())
+    assert "a.csv (classification) part examples train 38 validation 4" in shown
+    assert "note: using column 'label' as the label" in shown
+    assert "warning: 1 text of" in shown
+    assert "(classification)" not in after
+
+
+def test_chosen_settings_become_a_comparison() -> None:
+    shared = {"model": "m", "train_file": "a.csv", "num_train_epochs": 3}
+    chosen = {
+        "plain": ChosenSetting(trial=1, settings={**shared, "learning_rate": 2e-5, "method": []}),
+        "addrop": ChosenSetting(trial=2, settings={**shared, "learning_rate": 1e-4, "method": ["addrop:p=0.5,q=0.3"]}),
+    }
+    words = shlex.split(compare_command(chosen, shared))
+    assert words[:2] == ["attendrop", "compare"]
+    methods = [words[place + 1] for place, word in enumerate(words) if word == "--method"]
+    assert methods == ["plain@learning_rate=2e-05", "addrop:p=0.5,q=0.3@learning_rate=0.0001"]
+    assert words[words.index("--baseline") + 1] == methods[0]
+    design = make_design(shared, methods, baseline=methods[0])
+    assert design.methods == tuple(methods)
+
+
+def test_duration_is_noted_before_the_first_step_and_changes_nothing(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for name in ("with", "without"):
+        if name == "without":
+            monkeypatch.setattr("attendrop.lab.runs.run.duration_of", lambda *of: None)
+        words = ["train", "--model", place / "model", "--train-file", place / "train.csv", "--use-cpu", "--max-steps"]
+        words += [4, "--logging-steps", 1, "--output-dir", tmp_path / name]
+        assert run(list(map(str, words))) == 0
+        before, _, _ = capsys.readouterr().out.partition("epoch 1")
+        assert (f"training will take about {'1 second' if name == 'with' else 'x'}" in before) == (name == "with")
+        history = json.loads((tmp_path / name / "record.json").read_text())["history"]
+        losses.append([entry["loss"] for entry in history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 second"),
+        (42, "40 seconds"),
+        (100, "2 minutes"),
+        (1000, "15 minutes"),
+        (1e4, "3 hours"),
+        (1e6, "10 days"),
+    ],
+)
+def test_durations_have_words(seconds: float, words: str) -> None:
+    assert spoken(seconds) == words

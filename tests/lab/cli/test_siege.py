@@ -10,6 +10,7 @@ import pytest
 from helpers.forks import Fork
 from helpers.siege import CLASSES
 
+ALWAYS_REFUSED = ("swaps", "damage")
 SIEGE = str(Path(__file__).parents[2] / "scripts" / "siege.py")
 
 
@@ -21,4 +22,6 @@ def test_a_class_of_the_siege_holds(name: str, tmp_path: Path) -> None:
     result = json.loads(done.out.splitlines()[-1])
     assert result["bad"] == []
     assert done.code == 0
-    assert result["counts"][name]["held"] >= 5
+    counts = result["counts"][name]
+    assert counts["done"] + counts["refused"] >= 5
+    assert counts["done"] >= 1 or name in ALWAYS_REFUSED  # or else nothing would be tested

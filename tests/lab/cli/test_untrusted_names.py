@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.cli.console import _TextConsole, plain_table
 from attendrop.lab.records import BaselineScores, FolderRecord, Kept
 from attendrop.lab.records.record import Averaged
@@ -107,6 +108,22 @@ def test_a_token_after_a_method_is_refused_and_never_shown_or_written(
     with pytest.raises(UserError, match="has hub-token after the @") as refused:
         parse_contender("ema@learning_rate=1e-5, hub-token=hf_secret")
     assert "hf_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["hub_token", "hub-token", "push_to_hub_token", "HUB_TOKEN", " hub_token "])
+def test_no_way_to_give_a_token_shows_or_stores_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of a study is stored in study.json and shown on its page."""
+    monkeypatch.chdir(tmp_path)
+    assert as_arguments({name: "hf_secret", "seed": 1}) == ["--seed", "1"]
+    (tmp_path / "run.yaml").write_text(json.dumps({name.strip().lower(): ["hf_secret"]}))
+    for words in (["--method", f"ema@{name}=hf_secret"], ["--method", f"ema:decay=0.9@{name}=hf_secret"],
+                  ["--config", "run.yaml"]):  # fmt: skip
+        assert run(["train", "--model", "m", "--task", "glue/rte", *words]) == 2
+        shown = capsys.readouterr()
+        assert "hf_secret" not in shown.out + shown.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
 @pytest.mark.parametrize(

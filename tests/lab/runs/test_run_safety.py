@@ -29,8 +29,8 @@ import attendrop.lab.cli.train
 from attendrop import ADDrop, DivergedError, RegularizedTrainer, UserError, fine_tune
 from attendrop.lab.cli import console
 from attendrop.lab.cli.app import run
+from attendrop.lab.cli.arguments import as_arguments
 from attendrop.lab.cli.data_tables import balance_table, data_table
-from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.runs import Listener
 from attendrop.lab.runs.folder import is_written_by_a_run
 from attendrop.lab.runs.predict import predict_texts
@@ -251,7 +251,7 @@ def test_a_token_reaches_other_processes_by_the_environment_only(
         "launch",
         lambda words, processes: started.append((words, os.environ.get("HF_TOKEN"))) or 0,
     )
-    assert run(["train", *as_arguments(settings(place, tmp_path / "out", hub_token=SECRET)), "--nproc", "2"]) == 0
+    assert run(["train", *as_arguments(settings(place, tmp_path / "out")), "--hub-token", SECRET, "--nproc", "2"]) == 0
     ((words, token),) = started
     assert "--learning-rate" in words
     assert SECRET not in " ".join(words)

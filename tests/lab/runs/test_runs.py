@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 from attendrop import ADDrop, RegularizedTrainer, __version__, load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.cli.flags import as_arguments as flags
+from attendrop.lab.cli.arguments import as_arguments as flags
 from attendrop.lab.records import flat_scores
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.run import versions

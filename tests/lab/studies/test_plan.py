@@ -98,7 +98,7 @@ def test_flags_that_contradict_the_plan_are_refused(
     ("content", "sentence"),
     [
         ("model: m", "is not a plan of schema 1"),
-        ("schema: 1\nprimary: score", "lacks settings"),
+        ("schema: 1\nprimary: score", "is wrong: .settings. is missing"),
         ("[1", "is not YAML"),
     ],
 )
@@ -106,6 +106,36 @@ def test_files_that_are_no_plans_are_refused(tmp_path: Path, content: str, sente
     (tmp_path / "plan.yaml").write_text(content)
     with pytest.raises(UserError, match=sentence):
         read_plan(tmp_path / "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tasks": 3}, "'tasks' is a int, not a list"),
+        ({"settings": ["x"]}, "'settings' is a list, not a dict"),
+        ({"first_seed": "x"}, "'first_seed' is 'x'; it must be a whole number"),
+        ({"seed": 3}, "has 'seed', which no plan has"),
+        ({"delta": {"scores": 0.1}}, "an outcome in delta of the plan .* is 'scores'; it must be one of 'score'"),
+        ({"delta": {"score": -1}}, "delta of score in the plan .* is -1; it must be a number from 0"),
+        ({"seeds": 0}, "seeds of the plan .* is 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_a_plan_with_a_wrong_value_is_refused(path: Path, changes: dict[str, Any], sentence: str) -> None:
+    path.write_text(yaml.safe_dump({**read_plan(path).content, **changes}))
+    with pytest.raises(UserError, match=sentence):
+        read_plan(path)
+
+
+def test_a_plan_is_run_by_the_command(tmp_path: Path) -> None:
+    rows = sentences(16, seed=1)
+    model = save_encoder(tmp_path / "model", [text for text, _ in rows])
+    words = ["--model", str(model), "--train-file", str(write_csv(tmp_path / "train.csv", rows)), "--use-cpu",
+             "--max-steps", "1", "--method", "rdrop", "--seeds", "1", "--delta", "0.6"]  # fmt: skip
+    plan, study = str(tmp_path / "plan.yaml"), tmp_path / "study"
+    assert run(["plan", plan, *words]) == 0
+    assert run(["compare", "--plan", plan, "--workers", "0", "--output-dir", str(study)]) == 0
+    assert json.loads((study / "study.json").read_text())["delta"]["score"] == 0.6
+    assert "There is no deviation from the plan." in (study / "report.md").read_text()
 
 
 def test_records_of_another_plan_in_the_folder_are_refused(path: Path, tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_two_processes_and_two_halves_equal_one_with_the_double_batch(workspace:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    from attendrop.lab.cli.flags import as_arguments
+    from attendrop.lab.cli.arguments import as_arguments
 
     return as_arguments({name: value})
 

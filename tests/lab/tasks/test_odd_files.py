@@ -109,6 +109,26 @@ def test_damaged_excel_file_is_read_or_refused_in_one_line(part: str, old: bytes
         assert "a.xlsx" in str(error)  # noqa: PT017
 
 
+def test_sheets_without_examples_are_passed_over(tmp_path: Path) -> None:
+    path = excel(tmp_path / "a.xlsx", ("exported on Monday",), title="Read me")
+    book = openpyxl.load_workbook(path)
+    for title in ("Empty", "Tickets"):
+        book.create_sheet(title)
+    for row in (("text", "label"), *ROWS):
+        book["Tickets"].append(row)
+    book.save(path)
+    table = read_table(path)
+    assert list(table.columns) == ["text", "label"]
+    assert "of which 'Tickets', the first with examples, is read" in table.findings[0].text
+
+
+def test_title_above_the_header_of_a_sheet_is_explained(tmp_path: Path) -> None:
+    path = excel(tmp_path / "a.xlsx", ("All tickets",), ("text", "label"), *ROWS)
+    inspection = inspect_files(path)
+    assert "if this is a title, remove the rows above the names of the columns" in inspection.errors[0]
+    assert not any("separator" in finding.text for finding in inspection.findings)
+
+
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 RECORDS = [{"text": text, "label": label} for text, label in ROWS]
@@ -127,6 +147,12 @@ DOCUMENTS = {
     "rows below names": ([["text", "label"], *map(list, ROWS)], {}),
     "one split": ({"meta": "v1", "train": [["text", "label"], *map(list, ROWS)]}, {}),
     "objects named like splits": ({f"train_{i}": record for i, record in enumerate(RECORDS)}, {}),
+    "texts of each class": (
+        {"data": [
+            {"label": "good", "patterns": [ROWS[0][0], ROWS[2][0]], "responses": ["so glad"]},
+            {"label": "bad", "patterns": [ROWS[1][0], ROWS[3][0]], "responses": ["oh no"]},
+        ]}, {"flags": {"text": "patterns"}},
+    ),
     "texts by label": ({"good": [ROWS[0][0], ROWS[2][0]], "bad": [ROWS[1][0], ROWS[3][0], "one more"]}, {}),
 }  # fmt: skip
 
@@ -136,11 +162,12 @@ DOCUMENTS = {
 def test_documents_of_every_usual_shape_are_read(shape: str, indent: int | None, tmp_path: Path) -> None:
     value, options = DOCUMENTS[shape]
     path = file(tmp_path, "a.json", json.dumps(value, indent=indent))
-    data = load_files(path, options=ReadOptions(**options))
+    flags = options.get("flags", {})
+    data = load_files(path, **flags, options=ReadOptions(**{k: v for k, v in options.items() if k != "flags"}))
     assert data.train is not None
-    assert data.task.text == ("text",)
+    assert data.task.text == (flags.get("text", "text"),)
     assert data.task.labels == ("bad", "good")
-    read = [(row["text"], data.task.labels[row["label"]]) for row in data.train]
+    read = [(row[data.task.text[0]], data.task.labels[row["label"]]) for row in data.train]
     assert set(ROWS) <= set(read)
 
 
@@ -235,6 +262,16 @@ def read_of_one_error(path: Path) -> None:
         raise UserError(f"{errors[0]}.")
 
 
+def test_objects_over_several_lines_follow_one_another(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.jsonl", "\n".join(json.dumps(record, indent=2) for record in RECORDS))
+    table = read_table(path)
+    assert rows_of(path) == ROWS
+    assert table.lines == [1, 5, 9, 13]
+    broken = file(tmp_path, "b.json", path.read_text() + "\n{")
+    with pytest.raises(UserError, match="b.json"):
+        read_table(broken)
+
+
 # ---- letters --------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +281,13 @@ def test_letters_in_two_halves_are_joined(tmp_path: Path) -> None:
     table = read_table(file(tmp_path, "a.csv", b"text,label\n" + cesu + b",1\n"))
     assert table.columns["text"] == ["hi 😀 ü"]
     assert any("1 letter in two halves (CESU-8), which are joined" in finding.text for finding in table.findings)
+
+
+def test_lone_half_of_a_letter_in_bytes_is_no_pair(tmp_path: Path) -> None:
+    half = "\ud83d".encode("utf-8", "surrogatepass")
+    table = read_table(file(tmp_path, "a.csv", b"text,label\nhi " + half + b",1\n"))
+    assert table.columns["text"] == ["hi \ufffd"]
+    assert [f.level for f in table.findings] == ["warning"]
 
 
 def test_half_a_letter_is_replaced_with_a_warning(tmp_path: Path) -> None:
@@ -337,6 +381,34 @@ def test_sentence_with_a_broken_line_can_be_dropped(tmp_path: Path) -> None:
     data = load_files(path, options=ReadOptions(drop_bad_rows=True))
     assert data.train is not None
     assert data.train["tokens"][:] == [["Anna", "lives"], ["so"]]
+
+
+def test_table_with_a_word_in_each_row_is_read_as_sentences(tmp_path: Path) -> None:
+    rows = ["1,Anna,NN,B-PER", ",lives,VB,O", "2,so,RB,O", ",they,PR,O", ",say,VB,O"]
+    path = file(tmp_path, "ner.csv", "\n".join(["Sentence #,Word,POS,Tag", *rows]))
+    table = read_table(path)
+    assert table.columns["tokens"] == [["Anna", "lives"], ["so", "they", "say"]]
+    assert table.columns["tags"] == [["B-PER", "O"], ["O", "O", "O"]]
+    assert table.place(1, 2) == "line 6"
+    assert load_files(path).task.labels == ("B-PER", "O")
+    assert load_files(path, label="POS").task.labels == ("NN", "PR", "RB", "VB")
+    repeated = [f"{1 + i // 3},{row.partition(',')[2]}" for i, row in enumerate(rows)]  # its number in every row
+    again = read_table(file(tmp_path, "b.csv", "\n".join(["sentence_id,Word,POS,Tag", *repeated])))
+    assert [len(words) for words in again.columns["tokens"]] == [3, 2]
+
+
+@pytest.mark.parametrize("header", ["Sentence #,Word", "Sentence,Tag", "sentence_id,word,tag"])
+def test_tables_of_texts_are_not_joined(header: str, tmp_path: Path) -> None:
+    width = header.count(",") + 1
+    rows = [",".join([f"{i}", "two words", "x"][:width]) for i in range(4)]
+    assert len(read_table(file(tmp_path, "a.csv", "\n".join([header, *rows])))) == 4
+
+
+def test_lines_of_fasttext_are_read(tmp_path: Path) -> None:
+    one = file(tmp_path, "a.train", "".join(f"__label__{label} {text}\n" for text, label in ROWS))
+    assert rows_of(one) == ROWS
+    several = file(tmp_path, "b.txt", "__label__a __label__b so nice\n\n__label__a not so\n")
+    assert rows_of(several) == [("so nice", ["a", "b"]), ("not so", ["a"])]
 
 
 # ---- which columns --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import UserError
+from .arguments import as_arguments
 from .console import announced, console, print_error, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
@@ -70,6 +72,15 @@ def command(
     _print(findings)
     if inspection.errors:
         raise typer.Exit(2)
+    given = {
+        "model": model or "MODEL",
+        **dict(zip(("train_file", "validation_file", "test_file"), files, strict=False)),
+        "text": text, "text_pair": text_pair, "label": label, "kind": kind, "choices": choices,
+        "label_separator": label_separator, "encoding": encoding, "separator": separator, "columns": columns,
+        "max_length": max_length, "drop_bad_rows": drop_bad_rows or None,
+    }  # fmt: skip
+    words = as_arguments({name: value for name, value in given.items() if value is not None})
+    console.print(f"next: {shlex.join(['attendrop', 'train', *words])}", soft_wrap=True, markup=False)
 
 
 def _print(findings: Sequence[Finding]) -> None:

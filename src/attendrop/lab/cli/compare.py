@@ -22,10 +22,13 @@ from ..studies.data_sets import read_data_sets
 from ..studies.design import PLAIN, Design, make_design
 from ..studies.plan import changed_by_flags, design_of_plan, read_plan
 from ..studies.spec import with_absolute_paths
+from ..studies.splits import load_split_data
 from ..tasks.outcomes import OUTCOMES, SCORE, Outcome, delta_options
+from .arguments import as_arguments
 from .console import console, plain_table, quiet_libraries, shown
+from .data_tables import show_data
 from .engine_options import LOCAL, EngineOptions, RetryFailed
-from .flags import as_arguments, with_flags
+from .flags import with_flags
 from .study_view import StudyView
 
 _STUDY = "Comparison"  # panel of these options in --help
@@ -171,6 +174,9 @@ def compare_command(
     _announce(design, seeds, max_seeds if until_decided else None, place)
     try:
         with token_in_environment(example):
+            for cell in design.task_cells:
+                first = design.runs(cell, 0)[0]
+                show_data(load_split_data(first, make_config(dict(first.settings))))
             analysis = compare(
                 design, place, made, seeds=seeds, max_seeds=max_seeds if until_decided else None, deltas=deltas,
                 command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
@@ -203,7 +209,7 @@ class Chosen:
 
     @classmethod
     def of_study(cls, study: Mapping[str, Any]) -> Chosen:
-        deltas = {name: value for name, value in study["delta"].items() if value != _DELTAS[name]}
+        deltas = {name: value for name, value in study["delta"].items() if value != OUTCOMES[name].delta}
         return cls(design_of_plan(study), study.get("seeds"), study.get("max_seeds"), deltas)
 
 

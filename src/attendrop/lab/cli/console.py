@@ -63,6 +63,13 @@ def print_error(error: object) -> None:
     print_sentence(f"[red]error:[/red] {shown(error)}", errors)
 
 
+def print_note(text: str, screen: Console = console) -> None:
+    """Print a note, or a warning if the text begins with `warning: `."""
+    is_warning = text.startswith("warning: ")
+    level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
+    print_sentence(f"{level} {shown(text.removeprefix('warning: '))}", screen)
+
+
 def print_stopped() -> None:
     """Print that Ctrl-C has stopped the program."""
     errors.print("[yellow]stopped[/yellow]")

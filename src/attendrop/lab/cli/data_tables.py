@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from .console import plain_table, shown
+from .console import console, plain_table, print_note, shown
 
 if TYPE_CHECKING:
-    from ..tasks import Description
+    from ..tasks import Data, Description
+
+
+def show_data(data: Data) -> None:
+    """Print the data of a study as its runs read them: the examples, the labels, the chosen columns, the warnings."""
+    from ..tasks import describe
+
+    description = describe(data)
+    console.print(data_table(description))
+    if description.balance:
+        console.print(balance_table(description))
+    for note in data.notes:
+        print_note(note)
 
 
 def data_table(description: Description) -> Table:

@@ -5,37 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
 
 from ..runs.settings import RUN_SETTINGS, Setting, all_settings
+from .arguments import flag_of
 
 # The settings that every command with the flags of a run shows in `--help`; `--help-all` shows the others too.
 COMMON = (
     "model", "task", "train_file", "validation_file", "text", "text_pair", "label", "kind", "max_length", "method",
     "output_dir", "num_train_epochs", "learning_rate", "per_device_train_batch_size", "bf16", "lora", "config",
 )  # fmt: skip
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of a setting: `learning_rate` is `--learning-rate`."""
-    return f"--{name.replace('_', '-')}"
-
-
-def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line that give these settings."""
-    arguments: list[str] = []
-    for name, value in settings.items():
-        flag = flag_of(name)
-        if isinstance(value, bool):
-            arguments.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            for each in value if isinstance(value, list) else [value]:
-                arguments += [flag, json.dumps(each) if isinstance(each, dict) else str(each)]
-    return arguments
 
 
 def with_flags(

@@ -6,7 +6,8 @@ python -m attendrop.lab.cli.reference > docs/flags.md
 from __future__ import annotations
 
 from ..runs.settings import CHOSEN, DEFAULTS, TRAINING, Setting, all_settings
-from .flags import flag_of, own_parameters
+from .arguments import flag_of
+from .flags import own_parameters
 from .train import train_command
 
 _HEAD = """# Every flag of `attendrop train`

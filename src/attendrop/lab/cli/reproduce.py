@@ -14,10 +14,11 @@ from ..reproduction.entry import PAPERS, Entry
 from ..reproduction.outcome import NOT_TRANSCRIBED, Outcome
 from ..reproduction.page import READING, table_rows
 from ..reproduction.registry import ENTRIES, find_entry
+from .arguments import as_arguments
 from .compare import NOT_FOR_STUDIES
 from .console import console, plain_table, quiet_libraries, shown
 from .engine_options import LOCAL, EngineOptions, RetryFailed
-from .flags import as_arguments, with_flags
+from .flags import with_flags
 from .study_view import StudyView
 
 _PANEL = "Reproduction"  # of these options in --help

@@ -15,7 +15,7 @@ from ..records import ClassScores, Scores, SplitEvaluation
 from ..report.evaluation import baseline_rows, scaling_sentence, score_rows
 from ..runs import Listener, Result
 from ..tasks import Description, Task, kind_of, modality_of
-from .console import console, plain_table, print_sentence, shown, timed_bar
+from .console import console, plain_table, print_note, print_sentence, shown, timed_bar
 from .data_tables import balance_table, data_table
 
 
@@ -31,9 +31,7 @@ class Terminal(Listener):
         self.bar = ProgressBar(self.console)
 
     def note(self, text: str) -> None:
-        is_warning = text.startswith("warning: ")
-        level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
-        print_sentence(f"{level} {shown(text.removeprefix('warning: '))}", self.console)
+        print_note(text, self.console)
 
     def described(self, description: Description) -> None:
         self.console.print(data_table(description))

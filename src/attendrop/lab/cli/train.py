@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ...trainer.checkpoint_folders import newest_checkpoint
-from ...utils.secrets import is_secret
 from ..runs import RunConfig, make_config, read_yaml, train
 from ..runs.hub_token import token_in_environment
+from .arguments import as_arguments
 from .console import quiet_libraries
-from .flags import as_arguments, with_flags
+from .flags import with_flags
 from .launch import Processes, is_launched, is_main_process, launch, watch_launcher
 from .terminal import Terminal, print_summary
 
@@ -39,8 +39,7 @@ def train_command(
     processes.check()
     with token_in_environment(resolved):
         if processes.total > 1 and not is_launched():
-            public = {name: value for name, value in settings.items() if not is_secret(name)}
-            raise typer.Exit(launch(as_arguments(public), processes))
+            raise typer.Exit(launch(as_arguments(settings), processes))
         _train(resolved)
 
 

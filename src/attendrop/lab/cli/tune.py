@@ -14,19 +14,24 @@ import typer
 from ...errors import UserError
 from ...utils.secrets import is_secret
 from ..records import TUNING_FILE, DevelopmentResult, TuningResult
+from ..records.tuning import ChosenSetting
 from ..report.page import write_report
 from ..report.page.words import PAPER_LABEL
 from ..runs import make_config, read_yaml
+from ..runs.data import load_data
 from ..runs.hub_token import token_in_environment
 from ..studies.analysis import analyse
 from ..studies.design import PLAIN
+from ..studies.splits import DATA_SEED
 from ..studies.trials import load_optuna
 from ..studies.tune import Setting, TuneListener, Tuner, tune
 from ..studies.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..studies.tune_result import summarize
+from .arguments import as_arguments
 from .console import console, plain_table, quiet_libraries, shown
+from .data_tables import show_data
 from .engine_options import LOCAL, EngineOptions, RetryFailed
-from .flags import as_arguments, with_flags
+from .flags import with_flags
 from .study_view import StudyView
 
 _SEARCH = "Search"  # the panel of these options in --help
@@ -98,6 +103,7 @@ def tune_command(
     made = executor.make(search.settings)
     _announce(search, folder)
     with token_in_environment(one_run), closing(made):
+        show_data(load_data(one_run, DATA_SEED))
         try:
             tuner = tune(search, folder, made, storage, Lines(search), StudyView(), command, retry_failed)
         except KeyboardInterrupt:
@@ -190,6 +196,8 @@ def print_result(tuner: Tuner, folder: Path) -> None:
     _say(f"dev score: {tuner.metric} on the development set, mean and deviation over {config.final_seeds} seeds{fresh}")
     for method, chosen in result.chosen.items():
         _say(f"train with {method}: {train_command(chosen.settings or {})}")
+    if len(result.chosen) > 1:
+        _say(f"compare what was chosen, with other seeds: {compare_command(result.chosen, config.settings)}")
     _say(f"all trials are in {folder / TUNING_FILE}")
 
 
@@ -215,6 +223,25 @@ def _spread(dev: DevelopmentResult) -> str:
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     failed = f", {len(dev.errors)} failed" if dev.errors else ""
     return f"{dev.mean:.4f}{spread}{failed}"
+
+
+def compare_command(chosen: Mapping[str, ChosenSetting], shared: Mapping[str, Any]) -> str:
+    """Return the command that compares the chosen settings of all methods, with seeds that no trial had.
+
+    Args:
+        chosen: Method -> its chosen setting.
+        shared: The settings of the search, which all methods have.
+    """
+    names = {}
+    for method, setting in chosen.items():
+        settings = setting.settings or {}
+        own = [f"{name}={value}" for name, value in settings.items() if name != "method" and value != shared.get(name)]
+        methods = "+".join(settings.get("method") or [PLAIN])
+        names[method] = f"{methods}@{','.join(own)}" if own else methods
+    words = {**shared, "method": list(names.values())}
+    if PLAIN in names:
+        words["baseline"] = names[PLAIN]
+    return shlex.join(["attendrop", "compare", *as_arguments(words)])
 
 
 def train_command(settings: Mapping[str, Any]) -> str:

@@ -231,7 +231,7 @@ def find_layer(model: Any, split: Dataset, collator: Callable[[list[Any]], Any])
 
     hooks = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
     try:
-        logits = model(**_inputs(model, split, range(min(2, len(split))), collator)[0])["logits"]
+        logits = model(**inputs_of(model, split, range(min(2, len(split))), collator)[0])["logits"]
     finally:
         for one in hooks:
             one.remove()
@@ -243,7 +243,9 @@ def find_layer(model: Any, split: Dataset, collator: Callable[[list[Any]], Any])
     return None
 
 
-def _inputs(model: Any, split: Dataset, rows: Any, collator: Callable[[list[Any]], Any]) -> tuple[dict[str, Any], Any]:
+def inputs_of(
+    model: Any, split: Dataset, rows: Any, collator: Callable[[list[Any]], Any]
+) -> tuple[dict[str, Any], Any]:
     """Return a batch of examples on the device of the model, and their labels."""
     examples = [{name: value for name, value in split[int(row)].items() if name != "length"} for row in rows]
     batch = dict(collator(examples))
@@ -285,7 +287,7 @@ class Reader:
         try:
             for start in range(0, len(order), BATCH):
                 places = order[start : start + BATCH]
-                batch, gold = _inputs(self.model, split, [rows[i] for i in places], self.collator)
+                batch, gold = inputs_of(self.model, split, [rows[i] for i in places], self.collator)
                 self.model(**batch)
                 values = seen.pop().float().cpu().numpy()
                 for number, place in enumerate(places):

@@ -35,6 +35,7 @@ from .caveats import caveats_of
 from .checks import check_metric
 from .data import load_data, load_other_tasks
 from .decisions import write_outputs
+from .duration import duration_of
 from .folder import (
     OutputFolder,
     changes_of,
@@ -283,6 +284,8 @@ class Run:
     def train(self, trainer: Any) -> Result:
         folder, start = self.config.output_dir, time.perf_counter()
         checkpoint = choose_checkpoint(self.config, trainer, self.listener.note)
+        if checkpoint is None and (sentence := duration_of(trainer, self.prepared, self.data.task)):
+            self.listener.note(sentence)
         trainer.accelerator.wait_for_everyone()
         output = OutputFolder(self.config, trainer, versions(), self.listener.note)
         trainer.add_callback(output)

@@ -294,7 +294,8 @@ class Setting:
         try:
             return parse(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise UserError(f"{self.name} is {_shown(value)}; it must be {expected}.") from None
+            shown = "a value that is not shown" if is_secret(self.name) else _shown(value)
+            raise UserError(f"{self.name} is {shown}; it must be {expected}.") from None
 
 
 def _shown(value: Any) -> str:

@@ -56,7 +56,7 @@ def refuse_secrets(text: str, what: str) -> None:
         what: Their owner, for the error message.
     """
     for name in re.findall(r"([\w-]+)\s*=", text):
-        if is_secret(name.replace("-", "_")):
+        if is_secret(name):
             raise UserError(
                 f"{what} has {name} after the @, which would be stored with the study; use `hf auth login`, or the "
                 "environment variable HF_TOKEN."

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...utils.checks import check_choice, check_number, check_whole
+from ...utils.dataclass_json import from_json
 from ...utils.files import write_whole
 from ...utils.secrets import is_secret
 from ..records import StudyConfiguration, StudyRecord
@@ -36,8 +38,30 @@ _DESIGN = (
     "score_epochs",
 )
 _STUDY = (*_DESIGN, "seeds", "max_seeds", "delta", "confidence")
-_NEEDED = ("primary", "settings", "methods", "sizes", "keep", "resample", "first_seed", "delta", "confidence")
+_KNOWN = ("schema", "primary", "families", "rules", *_STUDY)
 _HEAD = "# The plan of a comparison: `attendrop compare --plan FILE` runs it. Its hash is {hash}.\n"
+
+
+@dataclass
+class _Content:
+    """What is read of a plan. A part without a default must be there."""
+
+    primary: str
+    settings: dict[str, Any]
+    methods: list[str]
+    sizes: list[str]
+    keep: str
+    resample: bool
+    first_seed: int
+    delta: dict[str, float]
+    confidence: float
+    tasks: list[str] = field(default_factory=list)
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    same_head: bool = False
+    score_on: str = ""
+    score_epochs: int = 1
+    seeds: int | None = None
+    max_seeds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,15 +160,27 @@ def read_plan(path: str | Path) -> Plan:
             f"{str(path)!r} has the schema {content.get('schema')!r} and is not a plan of schema {SCHEMA}; write one "
             "with `attendrop plan`."
         )
-    if missing := [name for name in _NEEDED if name not in content]:
-        raise UserError(f"the plan {str(path)!r} lacks {missing[0]}; write it again with `attendrop plan`.")
+    content = json.loads(json.dumps(content, default=str))
+    try:
+        from_json(_Content, content, "it")
+    except ValueError as error:
+        raise UserError(f"the plan {str(path)!r} is wrong: {error}; write it again with `attendrop plan`.") from None
+    for name in content:
+        if name not in _KNOWN:
+            raise UserError(f"the plan {str(path)!r} has {name!r}, which no plan has; remove it.")
+    for name, value in content["delta"].items():
+        check_choice(f"an outcome in delta of the plan {str(path)!r}", name, tuple(OUTCOMES))
+        check_number(f"delta of {name} in the plan {str(path)!r}", value)
+    for name in ("seeds", "max_seeds"):
+        if content.get(name) is not None:
+            check_whole(f"{name} of the plan {str(path)!r}", content[name], 1)
     if content["primary"] not in OUTCOMES:
         raise UserError(f"the plan {str(path)!r} has the primary outcome {content['primary']!r}, which is not known.")
     if content.get("seeds") is None and content.get("max_seeds") is None:
         raise UserError(
             f"the plan {str(path)!r} has neither seeds nor max_seeds; it must say how many seeds there are."
         )
-    return Plan(json.loads(json.dumps(content, default=str)))
+    return Plan(content)
 
 
 def design_of_plan(study: Mapping[str, Any]) -> Design:

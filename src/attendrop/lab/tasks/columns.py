@@ -73,6 +73,8 @@ def _one_column(table: Table) -> str:
     (name,) = table.columns
     may_be_several = table.has_header and re.search(r"\w[^\w]+\w", name)
     hint = "; if it holds several columns, name the delimiter with --separator" if may_be_several else ""
+    if table.form == "xlsx":
+        hint = "; if this is a title, remove the rows above the names of the columns"
     return f"{table.path} has one column, {shortened(name)!r}, and the label must be in another one{hint}."
 
 

@@ -1,7 +1,7 @@
 """Read the user's files into columns. The suffix selects the format, and every error names the file and the line.
 
 .csv .tsv                           a header line, then one example per line (quoted fields may hold line breaks)
-.txt                                a table like those, CoNLL columns, or sentences of word/TAG
+.txt                                a table like those, CoNLL columns, sentences of word/TAG, or fastText lines
 .jsonl .ndjson .json                one object per line, or one document with a list of rows
 .parquet .xlsx                      of an Excel file the first sheet, with the names of the columns in its first row
 .conll .iob .iob2 .bio              word … tag, a blank line between sentences; `-DOCSTART-` lines are skipped

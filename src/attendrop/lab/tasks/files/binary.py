@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,20 @@ def _sheet_of(source: Source, book: Any) -> Any:
         if source.part not in sheets:
             raise UserError(f"{source.path} has no sheet {source.part!r}; it has {titles}.")
         return sheets[source.part]
-    first = book.worksheets[0]
+    chosen = next((sheet for sheet in book.worksheets if _has_examples(source, sheet)), book.worksheets[0])
     if len(sheets) > 1:
-        other = book.worksheets[1].title
-        text = f"{source.path} has {len(sheets)} sheets ({titles}), of which the first is read; another one is"
+        other = next(title for title in sheets if title != chosen.title)
+        which = "the first" if chosen is book.worksheets[0] else f"{chosen.title!r}, the first with examples,"
+        text = f"{source.path} has {len(sheets)} sheets ({titles}), of which {which} is read; another one is"
         source.findings.append(Finding(NOTE, f"{text} '{source.path}::{other}'"))
-    return first
+    return chosen
+
+
+def _has_examples(source: Source, sheet: Any) -> bool:
+    """Return whether a sheet has a row below the names of its columns."""
+    sheet.reset_dimensions()
+    filled = (row for row in sheet.iter_rows(values_only=True) if any(value not in (None, "") for value in row))
+    return len(list(islice(filled, 1 if source.options.columns else 2))) > (not source.options.columns)
 
 
 def _cell(value: Any) -> Any:

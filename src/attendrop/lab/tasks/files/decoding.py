@@ -108,8 +108,9 @@ def _decode_utf8(source: Source) -> str:
 def _with_pairs(source: Source, text: str) -> str:
     """Return a text of CESU-8, in which Java and Oracle write a letter such as an emoji as two halves."""
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    text = f"{source.path} has {plural(len(text) - len(whole), 'letter')} in two halves (CESU-8), which are joined"
-    source.findings.append(Finding(NOTE, text))
+    if joined := len(text) - len(whole):
+        text = f"{source.path} has {plural(joined, 'letter')} in two halves (CESU-8), which are joined"
+        source.findings.append(Finding(NOTE, text))
     return whole
 
 

@@ -15,6 +15,7 @@ from ....utils.limits import MOST_CELLS, check_shape
 from ..findings import NOTE, Finding, plural
 from .decoding import decode
 from .table import Problem, Source, Table
+from .word_rows import sentences_of
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _LOOKED_AT = 50  # lines used to detect the separator
@@ -44,6 +45,8 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
             if name:
                 columns[name].append(value)
     source.warn_of_nameless(nameless)
+    if (sentences := sentences_of(source, columns, lines)) is not None:
+        return sentences
     form = "tsv" if source.suffix == ".tsv" else "csv"
     return source.table(dict(columns), lines, has_header=not source.options.columns, form=form)
 

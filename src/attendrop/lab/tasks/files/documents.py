@@ -18,6 +18,7 @@ from .table import Problem, Source, Table
 _KEY = "key"  # the column of the names in an object of objects
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing"}
 _HEADER = {"text", "sentence", "utterance", "question", "review", "label", "labels", "class", "category", "intent"}
+_TEXTS_OF_A_CLASS = ("utterances", "patterns", "examples", "samples", "phrases", "queries", "texts", "sentences")
 _MANY = 10  # an object with so many times more names than each of its lists has values holds rows by name
 
 
@@ -66,6 +67,11 @@ def read_json(source: Source) -> Table:
     try:
         value = _parse(text)
     except _Unreadable as error:
+        if may_be_lines and (records := _consecutive(text)):
+            source.findings.append(
+                Finding(NOTE, f"{source.path} has one object after another, each over several lines")
+            )
+            return _of_records(source, [record for _, record in records], [line for line, _ in records])
         if may_be_lines and (source.suffix != ".json" or first.endswith("}")):
             return _read_objects(source, lines)  # each wrong line has an error
         if source.part is None and _is_a(list, first):
@@ -80,6 +86,23 @@ def _is_a(kind: type, line: str) -> bool:
         return isinstance(_parse(line), kind)
     except _Unreadable:
         return False
+
+
+def _consecutive(text: str) -> list[tuple[int, dict[str, Any]]] | None:
+    """Return objects that follow one another, as `json.dumps(…, indent=2)` in a loop writes them, with their lines."""
+    decoder = json.JSONDecoder(object_pairs_hook=_reject_repeated_keys)
+    records, place, line = [], 0, 1
+    while begin := re.compile(r"\S").search(text, place):
+        line += text.count("\n", place, begin.start())
+        try:
+            record, end = decoder.raw_decode(text, begin.start())
+        except (ValueError, KeyError, RecursionError):
+            return None
+        if not isinstance(record, dict):
+            return None
+        records.append((line, record))
+        line, place = line + text.count("\n", begin.start(), end), end
+    return records
 
 
 def _read_objects(source: Source, lines: Iterable[tuple[int, str]]) -> Table:
@@ -129,7 +152,28 @@ def _of_records(source: Source, records: list[dict[str, Any]], lines: list[int] 
             f"columns is {','.join(source.options.columns)!r}, and {source.path} has names for its columns; leave "
             "--columns out."
         )
-    return source.table({name: [record.get(name) for record in records] for name in names}, lines, form="jsonl")
+    texts = _column_of_texts(records)
+    if texts is None:
+        return source.table({name: [record.get(name) for record in records] for name in names}, lines, form="jsonl")
+    text = f"{source.path} has lists of texts in {texts!r}, which are read as one row for each text"
+    source.findings.append(Finding(NOTE, text))
+    pairs = [(place, value) for place, record in enumerate(records) for value in record.get(texts) or []]
+    columns = {name: [value if name == texts else records[place].get(name) for place, value in pairs] for name in names}
+    numbers = [place + 1 if lines is None else lines[place] for place, _ in pairs]
+    where = {"rows": numbers} if lines is None else {"lines": numbers}
+    return source.table(columns, **where, form="jsonl")
+
+
+def _column_of_texts(records: list[dict[str, Any]]) -> str | None:
+    """Return the column with the texts of each class, in files for chatbots: `{"intent": …, "utterances": […]}`."""
+    for name in _TEXTS_OF_A_CLASS:
+        lists = [record.get(name) or [] for record in records]
+        if not all(isinstance(of, list) and all(isinstance(text, str) for text in of) for of in lists):
+            continue
+        texts = [text for of in lists for text in of]
+        if len(texts) > len(records) and looks_like_text(texts):
+            return name
+    return None
 
 
 def _part_of(source: Source, value: Any, part: str) -> Any:

@@ -205,9 +205,8 @@ class Source:
             text = (
                 f"{plural(len(lines), 'row')} of {self.path} (first: line {lines[0]}) {verb} values in columns without"
             )
-            self.findings.append(
-                Finding(WARNING, f"{text} a name, which are not used; a text may be cut at a separator")
-            )
+            cut = "" if self.suffix == ".xlsx" else "; a text may be cut at a separator"
+            self.findings.append(Finding(WARNING, f"{text} a name, which are not used{cut}"))
 
     def table(self, columns: dict[str, list[Any]], lines: list[int] | None = None, **fields: Any) -> Table:
         """Return the table of this file. Everything that is read from a file comes through here."""

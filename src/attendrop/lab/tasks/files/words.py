@@ -100,6 +100,8 @@ def read_txt(source: Source) -> Table:
     text = decode(source)
     if source.options.separator is None and not source.options.columns and _has_tagged_words(text):
         return _read_tagged_words(source, text)
+    if source.options.separator is None and _has_fasttext_labels(text):
+        return _read_fasttext(source, text)
     separator = source.options.separator or table_separator(text)
     return read_text_table(source, text, separator) if separator else _conll_of(source, text)
 
@@ -112,10 +114,36 @@ def looks_structured(raw: bytes) -> bool:
     if b"\0" in raw[:1000]:
         return True  # reported by the decoder
     text = raw[:100_000].decode("utf-8", "replace")
-    if table_separator(text) or _has_tagged_words(text):
+    if table_separator(text) or _has_tagged_words(text) or _has_fasttext_labels(text):
         return True
     widths = {len(line.split()) for line in text.split("\n")[:50] if line.strip() and not line.startswith("#")}
     return len(widths) == 1 and widths.pop() > 1
+
+
+_FASTTEXT = "__label__"
+
+
+def _has_fasttext_labels(text: str) -> bool:
+    """Return whether the first lines begin with a label of fastText, `__label__spam`."""
+    lines = [line for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
+    return bool(lines) and all(line.lstrip("\ufeff").startswith(_FASTTEXT) for line in lines)
+
+
+def _read_fasttext(source: Source, text: str) -> Table:
+    """Read a text on each line behind its labels; a list of labels if any line has several."""
+    source.findings.append(
+        Finding(NOTE, f"{source.path} is read as texts behind their labels, as fastText writes them")
+    )
+    texts, labels, lines = [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.split()
+        count = next((place for place, word in enumerate(words) if not word.startswith(_FASTTEXT)), len(words))
+        if words:
+            texts.append(" ".join(words[count:]))
+            labels.append([word.removeprefix(_FASTTEXT) for word in words[:count]])
+            lines.append(number)
+    has_one_each = all(len(of) == 1 for of in labels)
+    return source.table({"text": texts, "label": [of[0] for of in labels] if has_one_each else labels}, lines)
 
 
 _TAGGED = re.compile(r"\S+/[^\s/]+")  # a word may have slashes, and its tag has none
