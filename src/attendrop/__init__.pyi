@@ -33,10 +33,12 @@ from .methods import METHODS as METHODS
 from .methods import load_regularizers as load_regularizers
 from .methods import parse_method as parse_method
 from .methods.addrop import ADDrop as ADDrop
+from .methods.agm import AGM as AGM
 from .methods.asam import ASAM as ASAM
 from .methods.attendout import AttendOut as AttendOut
 from .methods.attention_dropout import AttentionDropout as AttentionDropout
 from .methods.attention_layerdrop import AttentionLayerDrop as AttentionLayerDrop
+from .methods.bi_drop import BiDrop as BiDrop
 from .methods.child_tuning import ChildTuning as ChildTuning
 from .methods.concrete_dropout import ConcreteDropout as ConcreteDropout
 from .methods.confidence_penalty import ConfidencePenalty as ConfidencePenalty
@@ -47,6 +49,7 @@ from .methods.drophead import DropHead as DropHead
 from .methods.ema import EMA as EMA
 from .methods.freelb import FreeLB as FreeLB
 from .methods.freeze import Freeze as Freeze
+from .methods.functional_sam import FunctionalSAM as FunctionalSAM
 from .methods.headmask import HeadMask as HeadMask
 from .methods.hidden_mixup import HiddenMixup as HiddenMixup
 from .methods.hiddencut import HiddenCut as HiddenCut
@@ -70,8 +73,10 @@ from .methods.scheduled_dropout import ScheduledDropout as ScheduledDropout
 from .methods.scheduled_dropout import fit_schedule as fit_schedule
 from .methods.scores_dropout import ScoresDropout as ScoresDropout
 from .methods.smart import SMART as SMART
+from .methods.softtriple import SoftTriple as SoftTriple
 from .methods.structure_mask import StructureMask as StructureMask
 from .methods.structure_mask import collate_structure as collate_structure
+from .methods.supcon import SupCon as SupCon
 from .methods.supertickets import SuperTickets as SuperTickets
 from .methods.supertickets import Tickets as Tickets
 from .methods.supertickets import find_supertickets as find_supertickets
@@ -81,9 +86,9 @@ from .methods.wise_ft import WiSEFT as WiSEFT
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute
 from .model.plan import Plan as Plan
-from .model.pooled import load_classifier as load_classifier
 from .model.seams import Seams as Seams
 from .model.seams import bind as bind
+from .prune.classifier import load_classifier as load_classifier
 from .trainer import RegularizedTrainer as RegularizedTrainer
 from .trainer import RegularizerMixin as RegularizerMixin
 from .trainer import regularized as regularized

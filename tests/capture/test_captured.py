@@ -344,12 +344,12 @@ def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
 
 
 # LoRA Dropout needs adapters. Beside adapters the weights that super tickets mask are frozen, and some methods are
-# refused; the mixup of hidden states needs labels of whole examples.
+# refused; the mixup of hidden states and losses on distances need labels of whole examples.
 REFUSES_LORA = {name for name, setting in SETTINGS.items() if setting.lora_error is not None}
 LEFT_OUT = {
     "mpnet": {"lora_dropout"},
     "deberta_v2": {"lora_dropout"},
-    "llama_lora": {"supertickets", "hidden_mixup"} | REFUSES_LORA,
+    "llama_lora": {"supertickets", "hidden_mixup", "supcon", "softtriple"} | REFUSES_LORA,
 }
 # On BERT every setting of each method, on the others one.
 EVERY_METHOD = [(bert_for(name), name, text) for name, texts in CAPTURED.items() for text in texts] + [

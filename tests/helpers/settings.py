@@ -122,6 +122,16 @@ ROWS = {
     ),
     "cutoff": Setting(models=FEW, usual={"ratio": 0.3}, strongest={"ratio": 1.0, "weight": 100.0, "kind": "token"}),
     "hidden_mixup": Setting(models=ONE, usual={"alpha": 1.0}),
+    "supcon": Setting(models=ONE, usual={"weight": 0.5}, strongest={"weight": 1.0, "tau": 0.01, "reduction": "sum"}),
+    "softtriple": Setting(
+        models=ONE,
+        usual={"weight": 0.5, "centers": 3},
+        strongest={"weight": 1.0, "scale": 100.0, "gamma": 0.01, "margin": 1.0, "tau": 100.0, "lr": 1.0},
+    ),
+    "agm": Setting(usual={"share": 0.3}, zero={"weight": 0}, strongest={"weight": 100.0, "share": 1.0}),
+    # by "perturbation" only where there is dropout
+    "bi_drop": Setting(models=("bert", "gpt2", "bart"), usual={"p": 0.4}, zero={"p": 1.0}, strongest={"p": 0.01}),
+    "functional_sam": Setting(models=FEW, usual={"rho": 0.5}, strongest={"rho": 5.0}),
     "structure_mask": Setting(columns=structure),
     # averages and baselines of fine-tuning
     "ema": Setting(usual={"decay": 0.5}, strongest={"decay": 0.9999, "warmup": False}),

@@ -105,7 +105,7 @@ def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
                 piece = {k: v.chunk(parts)[part] for k, v in batch.items()}
                 with engine.micro_batch(piece) as inputs:
                     (engine.loss(model(**inputs)) / parts).backward()
-            results.append(method._rates[0].grad.clone())
+            results.append(method.learned.grad.clone())
             engine.before_optimizer()
             engine.after_optimizer()
     assert_same_numbers(*results)

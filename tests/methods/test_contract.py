@@ -143,9 +143,9 @@ def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, s
     assert all(p.isfinite().all() for p in model.parameters())
 
 
-# Mixup of hidden states refuses language models, LP-FT models without a head of their own, LoRA Dropout models without
-# adapters. With frozen embeddings, a step that skips all blocks has nothing to train.
-NOT_ON_BART = ("hidden_mixup", "lp_ft", "lora_dropout", "freeze")
+# Mixup of hidden states and losses on distances refuse language models, LP-FT models without a head of their own, LoRA
+# Dropout models without adapters. With frozen embeddings, a step that skips all blocks has nothing to train.
+NOT_ON_BART = ("hidden_mixup", "lp_ft", "lora_dropout", "freeze", "supcon", "softtriple")
 
 
 @pytest.mark.parametrize("method", [method for method in SETTINGS if method not in NOT_ON_BART])

@@ -198,13 +198,25 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/attention_dropout.py": [
         ("remaining.detach().sum(-1", "remaining.sum(-1", "attention_dropout"),
     ],
-    "methods/child_tuning.py": [
+    "methods/_shared/selection.py": [
         ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning:exactly"),
+    ],
+    "methods/bi_drop.py": [
+        ("sums.sub_(", "sums.add_(", "bi_drop:hand"),
+        ("gradient.mul_(kept)", "pass", "bi_drop:hand"),
+    ],
+    "methods/functional_sam.py": [
+        ("(linear - linear.detach()) - ", "", "functional_sam:hand"),
+    ],
+    "methods/agm.py": [
+        ("descending=True", "descending=False", "agm:manual"),
+    ],
+    "methods/child_tuning.py": [
         ("parameter.copy_(torch.where(child, parameter, values))", "pass", "child_tuning"),
     ],
     "methods/concrete_dropout.py": [
         ("return (1 - z) / (1 - logit.sigmoid())", "return 1 - z", "concrete_dropout"),
-        ("self._unit + self.entropy * (", "self._unit - self.entropy * (", "concrete_dropout:formula"),
+        ("self.unit + self.entropy * (", "self.unit - self.entropy * (", "concrete_dropout:formula"),
     ],
     "methods/drophead.py": [
         ("keep * draws.shape[-1] / keep.sum", "keep / keep.sum", "drophead"),
@@ -297,7 +309,19 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/scal.py": [
         ("functional.normalize(", "(lambda x, dim: x)(", "scal:manual"),
+    ],
+    "methods/_shared/pooling.py": [
         ("real.shape[1] - 1 - real.flip(-1)", "real.shape[1] - real.flip(-1)", "scal:pooling scal:manual"),
+    ],
+    "methods/_shared/metric_loss.py": [
+        ("(distances - own.loss())", "distances", "supcon:equation softtriple:equations"),
+    ],
+    "methods/supcon.py": [
+        ("others & (labels", "(labels", "supcon:equation"),
+    ],
+    "methods/softtriple.py": [
+        ("relaxed - margin * own", "relaxed", "softtriple:equations"),
+        ("(classes * count * (count - 1))", "(classes * count)", "softtriple:equations"),
     ],
     "methods/scheduled_dropout.py": [
         ("self.start + slope * fraction", "self.start - slope * fraction", "scheduled_dropout"),

@@ -26,7 +26,8 @@ from helpers.settings import SETTINGS, bert_for
 from helpers.zoo import make_model
 
 STEPS = 4
-NEEDS_DROPOUT = {"rdrop"}  # without it both views are the same; with it every process draws its own
+# Without it both views or passes are the same; with it every process draws its own.
+NEEDS_DROPOUT = {"rdrop", "bi_drop"}
 
 
 def collate(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

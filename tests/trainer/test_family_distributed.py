@@ -22,7 +22,9 @@ SCRIPT = str(Path(__file__).parents[1] / "scripts" / "train_family.py")
 NOT_A_MEAN = {
     "sam": "each process ascends on its own examples",
     "asam": "each process ascends on its own examples",
+    "functional_sam": "each process ascends on its own examples",
     "hidden_mixup": "the partner of an example is in its own batch",
+    "supcon": "the other examples of a class are those of its own batch",
     "scal": "the negatives of an example are the others of its own batch",
 }
 

@@ -45,10 +45,12 @@ class ComparesViews(Regularizer):
 class RunsSeveralPasses(Regularizer):
     """Runs several tracked passes over a micro-batch, one after the other; their gradients are averaged."""
 
+    same_dropout: ClassVar[bool] = True  # whether all of them draw the same ordinary dropout
+
     def passes(self, step: Step) -> int:
         """Tracked passes over each micro-batch of this step.
 
-        All of them run under the same plan and draw the same ordinary dropout.
+        All of them run under the same plan, and draw the same ordinary dropout unless `same_dropout` is False.
         """
         raise NotImplementedError
 

@@ -323,13 +323,13 @@ class Engine:
             regularizer.on_batch(self._for(regularizer, batch))
         tracked = (plan or self.planned)(batch)
         count = self.number_of_passes(batch.step)
+        several = [method for method in self.regularizers if isinstance(method, RunsSeveralPasses)]
+        same_dropout = all(method.same_dropout for method in several)
         for number in range(count):
-            for regularizer in self.regularizers:
-                if isinstance(regularizer, RunsSeveralPasses):
-                    regularizer.on_pass(self._for(regularizer, batch), number)
-            # The next pass draws the same ordinary dropout.
-            is_last = number == count - 1
-            with nullcontext() if is_last else preserved(batch.step.device), tracked():
+            for method in several:
+                method.on_pass(self._for(method, batch), number)
+            redraws = number == count - 1 or not same_dropout
+            with nullcontext() if redraws else preserved(batch.step.device), tracked():
                 yield dict(batch.inputs)
 
     def number_of_passes(self, step: Step) -> int:

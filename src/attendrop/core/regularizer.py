@@ -53,6 +53,7 @@ _CAPABILITY_OF = {
     "reads_gradients": "ReadsHiddenGradients",
     "reads_predictions": "PenalizesParameters",
     "requires_model_loss": "RequiresModelLoss",
+    "same_dropout": "RunsSeveralPasses",
     "start_order": "ChangesFirstWeights",
     "state": "KeepsState",
     "views": "ComparesViews",

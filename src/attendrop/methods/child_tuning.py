@@ -32,6 +32,7 @@ from ..model.seams import Seams
 from ..random import preserved
 from ..utils.batches import batch_size, rows
 from ..utils.distributed import sum_over_processes
+from ._shared.selection import largest_share, parameters_of_blocks, refuse_without_blocks
 from ._shared.weights import end_mixing, in_graph, reason_against, refuse_sharded
 
 VARIANTS = ("F", "D")
@@ -52,16 +53,6 @@ def fisher(
             if gradient is not None:
                 score += (gradient.float() / _SCALE).square()
     return total
-
-
-def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
-    """Return True for the share p of all elements with the largest scores, and for ties with the smallest of these."""
-    everything = torch.cat([score.flatten() for score in scores.values()])
-    count = round(p * everything.numel())
-    if count == 0:
-        return {name: torch.zeros_like(score, dtype=torch.bool) for name, score in scores.items()}
-    threshold = everything.kthvalue(everything.numel() - count + 1).values
-    return {name: score >= threshold for name, score in scores.items()}
 
 
 @dataclass
@@ -106,11 +97,8 @@ class ChildTuning(KeepsState):
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded("ChildTuning", model)
-        if self._chooses_child and not _parameters_of_blocks(model, seams):
-            raise ValueError(
-                f"{seams.name} has no parameter in its blocks that is trained, so ChildTuning(variant='D') has nothing "
-                "to choose from."
-            )
+        if self._chooses_child:
+            refuse_without_blocks("ChildTuning(variant='D')", model, seams)
 
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
         if self._chooses_child and (loop.calls_model or loop.packs_examples):
@@ -169,7 +157,7 @@ class ChildTuning(KeepsState):
     def _choose_child(self, step: Step) -> dict[str, Tensor]:
         assert step.loop.examples is not None
         assert not isinstance(self.p, Schedule)
-        parameters = _parameters_of_blocks(step.model, step.seams)
+        parameters = parameters_of_blocks(step.model, step.seams)
         batch = step.loop.examples("train", self.samples or _ALL, step.shared_generator(self.name))
         batches = _split(batch, self.fisher_batch, step.loop.world)
         device = step.device
@@ -210,11 +198,6 @@ def _undo(weights: list[ChildWeight]) -> None:
     """Restore weights outside of the child to their values before the optimizer's step."""
     for parameter, values, child in weights:
         parameter.copy_(torch.where(child, parameter, values))
-
-
-def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parameter]:
-    inside = tuple(f"{block}." for block in seams.blocks)
-    return {name: p for name, p in model.named_parameters() if p.requires_grad and name.startswith(inside)}
 
 
 def _split(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:

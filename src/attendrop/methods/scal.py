@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ..core.capabilities import ComparesViews, ProbesModel, ReadsHiddenGradients
@@ -27,9 +27,8 @@ from ..core.hyper import hyper
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
-from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
-from ._shared.causality import is_causal
+from ._shared.pooling import keep_last_block, pooled, pooling_for
 
 
 def adversarial(gradient: Tensor, epsilon: float | Tensor) -> Tensor:
@@ -44,15 +43,6 @@ def info_nce(h: Tensor, h_adv: Tensor, tau: float) -> Tensor:
         h, h_adv = (functional.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1) for x in (h, h_adv))
         similarity = h @ h_adv.T / tau
         return functional.cross_entropy(similarity, torch.arange(len(h), device=h.device))
-
-
-def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
-    """Return the state of the "first" or "last" real token, or the "mean" over all: [B, d] from [B, L, d]."""
-    if how == "mean":
-        weights = real / real.sum(-1, keepdim=True).clamp(min=1)
-        return (hidden * weights.unsqueeze(-1)).sum(1)
-    index = real.int().argmax(-1) if how == "first" else real.shape[1] - 1 - real.flip(-1).int().argmax(-1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), index]
 
 
 @dataclass
@@ -92,14 +82,8 @@ class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
             if gradients:  # none where the model has skipped its first block by itself
                 shift = adversarial(gradients[-1], epsilon)
                 edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(shift), shift]).to(x.dtype),)
-        if value_at(self.alpha, step.progress) > 0:
-
-            def keep(x: Tensor) -> Tensor:
-                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing runs this again in the backward
-                return x
-
-            edits[len(step.seams.blocks) - 1] = (keep,)
-        return Plan(edits=edits)
+        plan = Plan(edits=edits)
+        return plan | keep_last_block(step, self.name) if value_at(self.alpha, step.progress) > 0 else plan
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
@@ -110,11 +94,5 @@ class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
         site = [site for site in step.seams.sites if site.kind == "self"][-1]
         one, two = hidden.chunk(2)
         real = real_keys(step.model, site, batch.inputs).chunk(2)[0]
-        h, h_adv = (pooled(view, real, _pooling(step.model, site)) for view in (one, two))
+        h, h_adv = (pooled(view, real, pooling_for(step.model, site)) for view in (one, two))
         return 0.5 * alpha * info_nce(h, h_adv, self.tau)
-
-
-def _pooling(model: nn.Module, site: Site) -> str:
-    if getattr(unwrapped(model).config, "is_encoder_decoder", False):
-        return "mean"
-    return "last" if is_causal(model, site) else "first"

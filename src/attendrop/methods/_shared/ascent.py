@@ -23,6 +23,7 @@ from ...core.schedule import Strength, largest, value_at
 from ...core.step import Loop, MicroBatch, Step
 from ...kernels.foreach import ascend, restore
 from ...model.plan import Plan
+from ...model.probe import Probe
 from ...model.seams import Seams
 from .averages import ListedParameters, refuse_frozen
 from .weights import RestoresWeights, in_graph, reason_against, refuse_sharded
@@ -67,6 +68,10 @@ class AscendsWeights(RestoresWeights, ProbesModel):
     def scale_offset(self) -> float | None:
         """T is |W| plus this number for parameters with "weight" in their name, and 1 for others; None: 1 for all."""
         return None
+
+    def ascent_loss(self, batch: MicroBatch, probe: Probe) -> Tensor:
+        """Return L at W, of which g is the gradient."""
+        return probe.loss(Plan())
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded(type(self).__name__, model)
@@ -121,7 +126,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
             restore(weights, trained, is_moved)
         probe = batch.probe()
         with probe.untracked(), torch.enable_grad():
-            raw = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
+            raw = torch.autograd.grad(self.ascent_loss(batch, probe) * _SCALE, weights, allow_unused=True)
         with torch.no_grad():
             gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, raw, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
