@@ -86,9 +86,9 @@ from .methods.wise_ft import WiSEFT as WiSEFT
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute
 from .model.plan import Plan as Plan
-from .model.pooled import load_classifier as load_classifier
 from .model.seams import Seams as Seams
 from .model.seams import bind as bind
+from .prune.classifier import load_classifier as load_classifier
 from .trainer import RegularizedTrainer as RegularizedTrainer
 from .trainer import RegularizerMixin as RegularizerMixin
 from .trainer import regularized as regularized

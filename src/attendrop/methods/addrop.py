@@ -10,14 +10,16 @@ Differs from the paper in: all layers are attributed with one backward instead o
 same); both passes draw the same ordinary dropout; a run ends on a plain epoch unless `end_on` says otherwise; a row
 that loses everything becomes uniform over its valid positions; multiple choice, multi-label and span heads, which the
 paper does not treat, are attributed by Σ log P of the prediction. In token labels that is the pseudo loss of Eq. 9;
-Eq. 10 writes its gradient for the logit of the predicted label alone, and leaves the other logits out.
+Eq. 10 writes its gradient for the logit of the predicted label alone, and leaves the other logits out. `units="ffn"`
+applies the same rule to the inner units of the feed-forwards, which the paper only proposes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +29,17 @@ from ..core.hyper import hyper
 from ..core.schedule import END_ON, Strength, is_method_epoch, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..kernels.attention_mask import KeepForm, as_keep
-from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates
+from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates, keep_from_scores
 from ..kernels.draws import uniform
 from ..model.attention import of_queries
 from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attribute_loop_loss, attributions
 from ..model.objective import LABEL_SOURCES, POSITIONS, head_of
-from ..model.plan import Plan
+from ..model.plan import Edit, Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
+from ..model.unit_attribution import unit_scores
+
+UNITS = ("attention", "ffn")
 
 
 def random_keep_mask(
@@ -71,6 +76,8 @@ class ADDrop(ProbesModel):
         ig_rule: how "iga" integrates: "sum", the paper's, or "gauss"
         ig_steps: gradients for each layer of "iga", a whole number from 1; 20 in the paper's sum, 5 are enough for
             "gauss"
+        units: what is dropped: "attention" positions, or "ffn", the inner units of the feed-forwards (exploratory: the
+            paper only proposes it)
     """
 
     name: ClassVar[str] = "addrop"
@@ -88,9 +95,12 @@ class ADDrop(ProbesModel):
     end_on: str = hyper("plain", choices=END_ON, paper="either")
     ig_rule: str = hyper("sum", choices=RULES)
     ig_steps: int = hyper(20, low=1)
+    units: str = hyper("attention", choices=UNITS)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ADDrop.layers")
+        if self.units == "ffn":
+            seams.needs_feed_forward("ADDrop.units 'ffn'")
         if not self.cross_tuning or epochs is None:
             return
         if not any(is_method_epoch(epoch, epochs, self.end_on) for epoch in range(epochs)):
@@ -101,11 +111,17 @@ class ADDrop(ProbesModel):
             )
 
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if self.units == "ffn" and loop.calls_model:
+            raise ValueError(
+                "ADDrop.units is 'ffn', and the loss of this trainer calls the model by itself, so that its "
+                "feed-forwards cannot be attributed; units must be 'attention'."
+            )
         if self.attribution in ("ga", "iga") and not loop.calls_model:
             head_of(model, {})
 
     def capture_key(self, step: Step) -> Hashable:
-        return self._is_on(step)
+        is_on = self._is_on(step)
+        return None if is_on and self.units == "ffn" else is_on  # edits of inner units have not been captured yet
 
     def probes(self, step: Step) -> bool:
         return self._is_on(step)
@@ -130,6 +146,8 @@ class ADDrop(ProbesModel):
         step = batch.step
         if not self._is_on(step):
             return Plan()
+        if self.units == "ffn":
+            return self._plan_of_units(batch)
         sites = step.seams.select(self.layers, "ADDrop.layers")
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
@@ -144,6 +162,28 @@ class ADDrop(ProbesModel):
                 for name, value in self._metrics(attribution, rule, keep[site]).items():
                     step.metrics[f"addrop/{name}_{label}"] = value
         return Plan(keep=keep)
+
+    def _plan_of_units(self, batch: MicroBatch) -> Plan:
+        """Return the plan that sets inner units of the feed-forwards to zero, by the rule of attention positions."""
+        step = batch.step
+        p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
+        inner: dict[int, tuple[Edit, ...]] = {}
+        blocks = step.seams.select_blocks(self.layers, "ADDrop.layers")
+        of_blocks = unit_scores(batch.probe(), blocks, self.attribution, self.label, self._integration, self.positions)
+        for block, activation, scores in of_blocks:
+            rows, tokens, units = activation.shape
+            valid = torch.ones(rows, 1, 1, units, dtype=torch.bool, device=activation.device)
+            key, at = batch.key(block, f"{self.name} ffn"), batch.positions(rows, activation.device)
+            if scores is None:
+                draws = uniform(key, at, (1, tokens, units), activation.device)
+                keep = random_keep_mask((rows, 1, tokens, units), valid, p, q, draws)
+            else:
+                keep = keep_from_scores(scores.unsqueeze(1), valid, DropRule(p, q, key, at, self.direction))
+            keep = keep.squeeze(1)
+            inner[block] = (partial(_without_units, keep=keep),)
+            if step.measure:
+                step.metrics[f"{self.name}/ffn_drop_rate_layer_{block}"] = _share_dropped(keep, batch.inputs)
+        return Plan(inner=inner)
 
     def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | KeepForm:
         if self.attribution != "rd":
@@ -190,6 +230,18 @@ class ADDrop(ProbesModel):
             dropped.new_zeros(()) if region is None else region.sum(),
         )
         return torch.stack([number.float() for number in numbers])
+
+
+def _share_dropped(keep: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+    """Return the share of units that are dropped, over real tokens where a mask tells them."""
+    dropped, mask = (~keep).float().mean(-1), inputs.get("attention_mask")
+    if mask is None or mask.shape != dropped.shape:
+        return dropped.mean()
+    return (dropped * mask).sum() / mask.sum()
+
+
+def _without_units(x: Tensor, keep: Tensor) -> Tensor:
+    return x * keep.to(x.dtype)
 
 
 # Positions that are measured at a time, which bounds the memory that it takes: a sorted map of them has 12 bytes each.

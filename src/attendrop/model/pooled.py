@@ -33,11 +33,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from ..utils.loading import wrong_weights
-from ..utils.manifest import check_sealed
 from .pooled_config import POOLINGS, encodes_apart, pooling_of
 from .sentence_files import write_sentence_files
 
@@ -167,7 +165,8 @@ class PooledModel:
         super().save_pretrained(  # type: ignore[misc]
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **options
         )
-        if is_main_process and not encodes_apart(self.config):
+        is_stock = getattr(self.config, "attendrop_exact_in_transformers", True)
+        if is_main_process and is_stock and not encodes_apart(self.config):
             write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), given)
 
 
@@ -246,37 +245,6 @@ def pooled_class_named(name: str) -> Any:
         return None
     stock = getattr(transformers, name.removesuffix(_SUFFIX) + _STOCK_SUFFIX, None)
     return _class_for(stock.config_class) if stock is not None else None
-
-
-def load_classifier(folder: str | Path) -> Any:
-    """Load the sequence classifier of a finished run with its own class, in eval mode.
-
-    Its head may read a pooling of the hidden states, which no class of transformers does.
-
-    Args:
-        folder: The folder, or a name on the Hub.
-
-    Example:
-        ```python
-        model = load_classifier("runs/reviews")
-        logits = model(**tokenizer(["good", "bad"], padding=True, return_tensors="pt")).logits
-        ```
-    """
-    if Path(folder).is_dir():
-        check_sealed(folder)
-    config = AutoConfig.from_pretrained(folder)
-    if not getattr(config, "attendrop_exact_in_transformers", True):
-        raise ValueError(
-            f"{str(folder)!r} is a pruned {config.model_type} model, whose stock attention is not uniform; load it "
-            "with attendrop.prune.load."
-        )
-    cls = AutoModelForSequenceClassification if pooling_of(config) is None else pooled_class(config)
-    model, report = cls.from_pretrained(
-        folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True
-    )
-    if problem := wrong_weights(report):
-        raise ValueError(f"{str(folder)!r} is no finished model: {problem}.")
-    return model.eval()
 
 
 def __getattr__(name: str) -> Any:

@@ -193,6 +193,43 @@ class Probe:
         with self.untracked(), torch.enable_grad(), frozen(self.model), self.seams.applied(plan):
             return _gradients(seen, self.loss(plan))
 
+    def inner_gradients(
+        self,
+        objective: Objective,
+        blocks: Sequence[int],
+        with_labels: bool = False,
+        scale: Mapping[int, float] | None = None,
+    ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """∂objective/∂Z for the inner activations Z of the feed-forwards, with one backward for all; and these.
+
+        Without a gradient (`torch.no_grad`), only the activations.
+
+        Args:
+            objective: the prediction as one number.
+            blocks: the numbers of the blocks. One that the model has skipped by itself is in neither.
+            with_labels: whether the model gets the labels.
+            scale: block -> factor of its activation; the gradient is that of the scaled one.
+        """
+        seen: dict[int, Tensor] = {}
+
+        def keep(block: int) -> Edit:
+            def edit(x: Tensor) -> Tensor:
+                x = x * scale[block] if scale and block in scale else x
+                if torch.is_grad_enabled() and not x.requires_grad:
+                    x.requires_grad_()
+                seen.setdefault(block, x)  # gradient checkpointing runs this again
+                return x
+
+            return edit
+
+        plan = Plan(inner={block: (keep(block),) for block in {*blocks, *(scale or ())}})
+        inputs = dict(self.batch) if with_labels else self._without_labels()
+        with frozen(self.model), self.seams.applied(plan):
+            end = objective(called_by_name(self.model)(**inputs))
+            wanted = {block: seen[block] for block in blocks if block in seen}
+            gradients = _gradients(wanted, end) if torch.is_grad_enabled() else {}
+        return gradients, {block: x.detach() for block, x in wanted.items()}
+
     def _without_labels(self) -> dict[str, Any]:
         """Without labels no loss is computed. Where labels are the decoder's input, that input is kept."""
         inputs = {name: value for name, value in self.batch.items() if name not in LABELS}

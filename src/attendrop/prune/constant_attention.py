@@ -35,6 +35,7 @@ class ConstantAttention(nn.Module):
         super().__init__()
         self.layout = layout
         self.layers = tuple(layers)
+        self.reads_summary = False  # whether the last row of the input is the mean: in a summary tail (tail.py)
         value: Any = module.get_submodule(layout.v)
         self.project = _projection(value, output, layout.fused)
         for name in layout.keeps:
@@ -55,7 +56,9 @@ class ConstantAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         mask = attention_mask if mask is None else mask  # T5 calls it `mask`
-        if mask is None:
+        if self.reads_summary:
+            mean = hidden_states[:, -1:]
+        elif mask is None:
             mean = hidden_states.mean(1, keepdim=True)
         else:
             mean = mean_weights(mask, hidden_states.dtype, self.layout.binary_mask) @ hidden_states

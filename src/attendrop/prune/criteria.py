@@ -28,6 +28,7 @@ from ..utils.batches import batch_size
 from ..utils.checks import check_choice
 from .evaluation import isolated_eval
 from .surgery import Layer, encoder_layers
+from .tail import all_tokens
 
 CRITERIA = ("similarity", "gradient", "gate")
 
@@ -73,9 +74,16 @@ def score_layers(
     layers = encoder_layers(model)
     if not layers:
         raise ValueError(f"{type(model).__name__} has no bidirectional self attention, so no layer can be pruned.")
-    remaining = [layer for layer in layers if not layer.is_pruned]
-    if not remaining:
+    if all(layer.is_pruned for layer in layers):
         return [-inf] * len(layers)
+    with all_tokens(model):
+        return _scores(model, batches, by, generator, layers)
+
+
+def _scores(
+    model: Any, batches: Sequence[Batch], by: str, generator: Gate | None, layers: Sequence[Layer]
+) -> list[float]:
+    remaining = [layer for layer in layers if not layer.is_pruned]
     if generator is not None:
         gates = _gates(generator, batches, (len(layers), len(remaining)))
         if len(gates) == len(layers):

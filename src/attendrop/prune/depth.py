@@ -19,8 +19,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..model.dry_run import stack_and_block
-from ..model.seams import bind
 from ..model.sites import Layers
+from .stock_layout import constants_of, store_in_stock_layout
+from .surgery import dry_bind
 
 # The field of a configuration with the number of blocks, by the kind of stack: the first of these that it has.
 _DEPTH_FIELDS = {
@@ -75,7 +76,7 @@ def drop_layers(
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model is a {type(model).__name__}; it must be a transformers model (merge adapters first).")
     name = type(model).__name__
-    stacks = _chosen_stacks(_stacks(model, batch), stack, name)
+    stacks = _chosen_stacks(stacks_of(model, batch), stack, name)
     kept = {each.path: _kept_blocks(keep, rate, each.depth) for each in stacks}
     config = copy.deepcopy(model.config)
     for each in stacks:
@@ -87,12 +88,18 @@ def drop_layers(
         configs = {id(c): c for c in (model.config, getattr(owner, "config", None)) if c is not None}
         for own_config in configs.values():
             _shorten_config(own_config, each, kept[each.path], name)
+        _renumber_pruned(model, each.path, kept[each.path])
     return kept
 
 
-def _stacks(model: Any, batch: Mapping[str, Any] | None) -> list[Stack]:
-    """Return the lists of blocks that the model calls."""
-    seams = bind(model, batch)
+def stacks_of(model: Any, batch: Mapping[str, Any] | None) -> list[Stack]:
+    """Return the lists of blocks that the model calls.
+
+    Args:
+        model: A transformers model that is not bound.
+        batch: Inputs for the dry run that finds the blocks. Models of text and images need none.
+    """
+    seams = dry_bind(model, batch)
     names = list(seams.blocks)
     seams.unbind()
     modules = dict(model.named_modules())
@@ -175,6 +182,16 @@ def _check_weights(model: Any, config: Any, kept: Mapping[str, list[int]]) -> No
             f"{type(model).__name__} cannot do without these layers: {first} would be {problem} (kept: "
             f"{', '.join(map(str, next(iter(kept.values()))))})."
         )
+
+
+def _renumber_pruned(model: Any, path: str, kept: Sequence[int]) -> None:
+    """Give pruned layers, which know their numbers, those of the shortened stack."""
+    constants = constants_of(model)
+    for name, constant in constants.items():
+        if name.startswith(f"{path}."):
+            constant.layers = tuple(kept.index(number) for number in constant.layers)
+    if constants:
+        store_in_stock_layout(model)
 
 
 def _remove_blocks(model: nn.Module, path: str, kept: Sequence[int]) -> None:

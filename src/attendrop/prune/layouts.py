@@ -51,6 +51,7 @@ class Layout:
             attention.
         keeps: Attributes of the attention module that are needed after pruning.
         finish: What the class does with the projected output, and what it returns.
+        heads: The attribute with the number of heads, where `FirstQuery` computes the attention of one query alone.
     """
 
     q: str
@@ -64,13 +65,14 @@ class Layout:
     position_bias: bool = False
     keeps: tuple[str, ...] = ()
     finish: Finish = _finish
+    heads: str = ""
 
     def output_path(self, path: str) -> str:
         """Return the path in the model of the output projection of the attention module at `path`."""
         return f"{path.rpartition('.')[0] if self.o_outside else path}.{self.o}"
 
 
-_BERT = Layout("query", "key", "value", "output.dense", o_outside=True)
+_BERT = Layout("query", "key", "value", "output.dense", o_outside=True, heads="num_attention_heads")
 _BART = Layout("q_proj", "k_proj", "v_proj", "out_proj")
 _T5_BIAS = (
     "has_relative_attention_bias",
@@ -91,9 +93,9 @@ LAYOUTS: dict[str, Layout] = {
     "DisentangledSelfAttention": Layout(
         "query_proj", "key_proj", "value_proj", "output.dense", o_outside=True, binary_mask=True
     ),
-    "DistilBertSelfAttention": Layout("q_lin", "k_lin", "v_lin", "out_lin"),
+    "DistilBertSelfAttention": Layout("q_lin", "k_lin", "v_lin", "out_lin", heads="n_heads"),
     "ElectraSelfAttention": _BERT,
-    "MPNetSelfAttention": Layout("q", "k", "v", "o", position_bias=True),
+    "MPNetSelfAttention": Layout("q", "k", "v", "o", position_bias=True, heads="num_attention_heads"),
     "MarianAttention": _BART,
     "ModernBertAttention": Layout(
         "Wqkv", "Wqkv", "Wqkv", "Wo", fused=True, prenorm=True, keeps=("out_drop",), finish=_finish_modernbert

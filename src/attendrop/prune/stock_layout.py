@@ -22,6 +22,8 @@ from .constant_attention import ConstantAttention
 
 PRUNED = "attendrop_pruned_layers"
 EXACT = "attendrop_exact_in_transformers"
+TAIL = "attendrop_tail"  # {"blocks": how many, 0 = an exact tail, "reads": what the head reads}, see tail.py
+REMOVED = "attendrop_removed_layers"  # their numbers in the model that was compressed
 
 
 def constants_of(model: nn.Module) -> dict[str, ConstantAttention]:
@@ -34,9 +36,20 @@ def numbers_of(constants: Mapping[str, ConstantAttention]) -> list[int]:
     return sorted(number for constant in constants.values() for number in constant.layers)
 
 
-def is_exact(constants: Mapping[str, ConstantAttention]) -> bool:
-    """Return whether stock attention with these weights is uniform."""
-    return not any(constant.layout.position_bias for constant in constants.values())
+def is_exact(constants: Mapping[str, ConstantAttention], config: Any = None) -> bool:
+    """Return whether plain transformers computes the same with these weights.
+
+    Its attention must be uniform, and no summary tail may take the mean of a block's input for that of its output.
+
+    Args:
+        constants: The pruned layers.
+        config: The configuration of the model, which names its tail.
+    """
+    tail = getattr(config, TAIL, None) or {"blocks": 0, "reads": ""}
+    is_same_tail = not tail["blocks"] or (tail["blocks"] == 1 and tail["reads"] == "first")
+    biased = (constant.layout.position_bias for constant in constants.values())
+    prenorm = (constant.layout.prenorm and constant.reads_summary for constant in constants.values())
+    return is_same_tail and not any(biased) and not any(prenorm)
 
 
 def store_in_stock_layout(model: Any) -> None:
@@ -44,7 +57,7 @@ def store_in_stock_layout(model: Any) -> None:
     constants = constants_of(model)
     if hasattr(model, "config"):
         setattr(model.config, PRUNED, numbers_of(constants))
-        setattr(model.config, EXACT, is_exact(constants))
+        setattr(model.config, EXACT, is_exact(constants, model.config))
     if _to_stock not in model._state_dict_hooks.values():
         model.register_state_dict_post_hook(_to_stock)
         model.register_load_state_dict_pre_hook(_from_stock)

@@ -18,9 +18,11 @@ from ..utils.files import load_json, whole_folder, write_whole
 from ..utils.loading import wrong_weights
 from ..utils.manifest import check_sealed, seal_model
 from .card import pruned_card
+from .layer_plan import plan_of, restore
 from .measure import Comparison, cost_of
-from .stock_layout import PRUNED, constants_of, is_exact, numbers_of
-from .surgery import Layer, encoder_layers, prune_layers
+from .stock_layout import PRUNED, REMOVED, TAIL, constants_of, is_exact
+from .surgery import Layer, encoder_layers
+from .tail import tail_of
 
 
 def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping[str, Any] | None = None) -> Path:
@@ -36,8 +38,8 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         The folder.
     """
     folder = Path(folder)
-    constants = constants_of(model)
-    if not isinstance(model, PreTrainedModel) or not constants:
+    is_model = isinstance(model, PreTrainedModel)
+    if not is_model or not (constants_of(model) or tail_of(model) is not None or plan_of(model).removed):
         raise ValueError(
             f"model is a {type(model).__name__} without pruned layers; it must be a transformers model on which "
             "attendrop.prune.prune was called."
@@ -54,7 +56,7 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         # Load it as a stock model, as a user might: a folder that cannot be loaded must not be written.
         stock = _load_stock(draft, type(model))
         costs = Comparison(*(cost_of(each, 1, _length(model.config), 0, inputs=batch) for each in (stock, model)))
-        card = pruned_card(model, numbers_of(constants), is_exact(constants), costs)
+        card = pruned_card(model, plan_of(model), is_exact(constants_of(model), model.config), costs)
         write_whole(draft / "README.md", card)
         seal_model(draft, {"versions": {"transformers": transformers.__version__}})
     return folder
@@ -73,13 +75,13 @@ def load(folder: str | Path, batch: Mapping[str, Any] | None = None) -> Any:
     config = _read_config(path)
     numbers = _pruned_layers(config, path)
     model = _load_stock(folder, _model_class(config, path))
-    for layer in encoder_layers(model, batch):
+    for layer in encoder_layers(model, batch) if numbers else ():
         if layer.site.layer in numbers and not _queries_and_keys_are_zero(layer):
             raise ValueError(
                 f"{PRUNED} in {str(path)!r} names layer {layer.site.layer}, whose query and key weights are not zero; "
                 "configuration and weights belong to different models."
             )
-    prune_layers(model, numbers, PRUNED, batch)
+    restore(model, batch)
     return model
 
 
@@ -94,6 +96,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _pruned_layers(config: Mapping[str, Any], path: Path) -> list[int]:
     numbers = config.get(PRUNED)
+    if numbers is None and (config.get(TAIL) is not None or config.get(REMOVED)):
+        return []
     if not isinstance(numbers, list) or not numbers or not all(type(number) is int for number in numbers):
         raise ValueError(
             f"{PRUNED} in {str(path)!r} is {numbers!r}; in a folder that save() wrote it is a list of layer numbers."

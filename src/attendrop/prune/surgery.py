@@ -53,6 +53,26 @@ def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[L
         model: A transformers model that is not bound.
         batch: Inputs for the dry run that finds the layers. Models of text and images need none.
     """
+    seams = dry_bind(model, batch)
+    sites = seams.sites
+    seams.unbind()
+    layers = [Layer(site, model.get_submodule(site.name)) for site in sites if site.kind == "self"]
+    layers = [layer for layer in layers if not getattr(layer.module, "is_causal", False)]
+    stacks = list(dict.fromkeys(layer.site.stack for layer in layers))
+    if len(stacks) > 1:
+        raise ValueError(
+            f"{type(model).__name__} has {len(stacks)} encoders ({', '.join(stacks)}); pass the one to be pruned."
+        )
+    return layers
+
+
+def dry_bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
+    """Bind a model so that pruned layers are sites too. The caller unbinds it.
+
+    Args:
+        model: A transformers model that is not bound.
+        batch: Inputs for the dry run. Models of text and images need none.
+    """
     if Seams.of(model) is not None:
         raise ValueError(
             f"{type(model).__name__} is bound, so that its attention cannot be replaced; call unbind() on its seams "
@@ -64,20 +84,10 @@ def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[L
         if isinstance(module, ConstantAttention)
     ]
     try:
-        seams = bind(model, batch)
+        return bind(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
-    sites = seams.sites
-    seams.unbind()
-    layers = [Layer(site, model.get_submodule(site.name)) for site in sites if site.kind == "self"]
-    layers = [layer for layer in layers if not getattr(layer.module, "is_causal", False)]
-    stacks = list(dict.fromkeys(layer.site.stack for layer in layers))
-    if len(stacks) > 1:
-        raise ValueError(
-            f"{type(model).__name__} has {len(stacks)} encoders ({', '.join(stacks)}); pass the one to be pruned."
-        )
-    return layers
 
 
 def _record_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

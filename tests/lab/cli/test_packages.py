@@ -13,7 +13,10 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.lab.cli import packages
 from attendrop.lab.cli.app import COMMANDS
+from attendrop.lab.studies.driver import run_study
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
+from helpers.study_workers import LIGHT, light_specs
 
 # Python imports this module when it starts. To import torch ends the program with a traceback and another exit code.
 BLOCKER = """
@@ -93,11 +96,17 @@ def test_sentence_names_every_package_and_what_to_type(
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_commands_that_need_no_package_run_without_any(blocker: Path) -> None:
+@pytest.mark.parametrize(("command", "shown"), [("tasks", "glue/rte"), ("study", "2/2 done"), ("methods", "addrop")])
+def test_commands_that_need_no_package_run_without_any(command: str, shown: str, blocker: Path, tmp_path: Path) -> None:
+    """A study is driven and shown without torch, which its workers alone import."""
+    words = [command]
+    if command == "study":
+        run_study(tmp_path, {"kind": "compare"}, light_specs(2), make_executor(workers=0, make_worker=LIGHT))
+        words = [command, str(tmp_path)]
     everything = " ".join(set(packages.NAMES) - {"typer", "rich"})
-    done, _ = run_without(everything, blocker, "tasks")
+    done, _ = run_without(everything, blocker, *words)
     assert done.returncode == 0, done.stderr
-    assert "glue/rte" in done.stdout
+    assert shown in done.stdout
 
 
 def test_every_command_says_what_it_needs() -> None:

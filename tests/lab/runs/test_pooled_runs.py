@@ -20,7 +20,6 @@ from attendrop.lab.runs.predict import predict_file, predict_texts
 from attendrop.lab.tasks import Task
 from attendrop.lab.tasks.models import load_model
 from attendrop.prune.constant_attention import ConstantAttention
-from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.data import same_bits
 from helpers.wordpiece import make_tokenizer, save_model
 
@@ -130,7 +129,5 @@ def test_a_pruned_model_is_trained_saved_and_loaded_with_constant_attention(plac
     assert len(list(predict_texts(one.folder, ["a good film", "a dull film"]))) == 2
     config = json.loads((one.folder / "config.json").read_text())
     assert config["attendrop_pruned_layers"] == [1]
-    (one.folder / MANIFEST_FILE).unlink()
-    (one.folder / "config.json").write_text(json.dumps({**config, "attendrop_exact_in_transformers": False}))
-    with pytest.raises(ValueError, match="is a pruned bert model, whose stock attention is not uniform; load it with"):
-        load_classifier(one.folder)
+    again = load_classifier(one.folder)
+    assert [name for name, module in again.named_modules() if isinstance(module, ConstantAttention)] == constants

@@ -16,8 +16,8 @@ from attendrop.lab.report.page import latex_table, markdown_results, render_mark
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import _check_steps, compare
 from attendrop.lab.studies.design import make_design
-from attendrop.lab.studies.driver import Watcher
 from attendrop.lab.studies.plan import changed_by_flags, design_of_plan, make_plan, read_plan
+from attendrop.lab.studies.status import Watcher
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.studies import MadeUpExecutor, noisy, record_of
 

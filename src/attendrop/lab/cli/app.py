@@ -31,6 +31,7 @@ COMMANDS = {
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
     "serve": "Serve a model that `attendrop train` wrote over HTTP, with a page to try texts.",
     "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
+    "compress": "Make a model that `attendrop train` wrote faster: less attention, fewer tokens, distilled.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "plan": "Write the plan of a comparison before it is run; `attendrop compare --plan` runs it.",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",

@@ -21,6 +21,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "predict": (*_DATA, *_SCORES),
     "serve": (*_DATA, *_SCORES, "fastapi", "uvicorn", "fastapi_offline"),
     "evaluate": (*_DATA, *_SCORES, "matplotlib"),
+    "compress": (*_DATA, *_SCORES, "yaml", "matplotlib"),
     "compare": (*_DATA, *_SCORES, "yaml"),
     "plan": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records import RunningRun, StudyRecord
-from ..studies.driver import Watcher
-from ..studies.status import Status, duration
+from ..studies.status import Status, Watcher, duration
 from .console import console, plain_table, shown
 
 _LAST = 5  # results that the view shows

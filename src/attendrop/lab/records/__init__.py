@@ -2,6 +2,7 @@
 
 record.py      the record of a run, which the output folder of a run and the folder of a study share
 evaluation.py  the evaluation of a model on a part of the data
+compression.py  how a model was compressed
 study.py       study.json
 tuning.py      tuning.json
 progress.py    progress.json
@@ -9,6 +10,7 @@ schema.py      what they share: they are written with the number of their schema
 older.py       converts records of earlier schemas
 """
 
+from .compression import CompressionRecord, CompressionStage
 from .evaluation import (
     BaselineScores,
     Calibration,
@@ -49,6 +51,8 @@ __all__ = [
     "ChosenSetting",
     "ClassPredictions",
     "ClassScores",
+    "CompressionRecord",
+    "CompressionStage",
     "Cost",
     "DevelopmentResult",
     "FolderRecord",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .compression import CompressionRecord
 from .evaluation import BaselineScores, SplitEvaluation
 from .older import folder_record_from_1, study_record_from_1
 from .schema import Stored
@@ -184,6 +185,7 @@ class FolderRecord(RunRecord):
         decimals: The decimals of a regression's predictions.
         soup: The runs whose weights were averaged; None for a run that was trained.
         baselines: The scores of simple baselines.
+        compression: How the model was compressed; None for a model that was not.
     """
 
     task_definition: dict[str, Any]
@@ -201,6 +203,7 @@ class FolderRecord(RunRecord):
     decimals: int = 4
     soup: Averaged | None = None
     baselines: BaselineScores = field(default_factory=BaselineScores)
+    compression: CompressionRecord | None = None
 
     @classmethod
     def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:

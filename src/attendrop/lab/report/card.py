@@ -166,7 +166,7 @@ Examples of {markdown_code(record.task)}: {examples}. {modality.how_cut(task, re
 ## Training
 
 {settings}{_runs(record, folder.absolute() / "run.yaml")}
-## Scores
+{_compression(record)}## Scores
 
 {scores}{_pictures(record)}{caveats}{_CURVES if record.cost.steps else ""}
 ## Use
@@ -177,10 +177,35 @@ Examples of {markdown_code(record.task)}: {examples}. {modality.how_cut(task, re
 """
 
 
+def _compression(record: FolderRecord) -> str:
+    """Return the section about the compression of the model; empty for a model that was not compressed."""
+    done = record.compression
+    if done is None:
+        return ""
+    rows = "".join(
+        f"| {markdown_text(stage.edit)} | {speed:.2f}× | {'' if stage.score is None else f'{stage.score:.4f}'} |\n"
+        for stage in done.stages
+        for speed in [min(stage.stock[shape] / time for shape, time in stage.milliseconds.items())]
+    )
+    return f"""## Compression
+
+{_bullets(map(markdown_text, done.sentences))}
+| after | speed | {markdown_text(done.metric)} on the selection |
+|---|---|---|
+{rows}
+![score against time](compression.png)
+
+`AutoModel` of transformers does not compute the same; load the model as shown below.
+
+"""
+
+
 def _library(record: FolderRecord, task: Task) -> str:
     """Return the library that loads the model."""
     from ...model.sentence_files import LIBRARY
 
+    if record.compression is not None:
+        return "attendrop"
     if not is_pooled(record):
         return "transformers"
     return "attendrop" if task.is_encoded_apart else LIBRARY

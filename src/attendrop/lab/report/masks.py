@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...methods.addrop import ADDrop
-from ...model.pooled import load_classifier
+from ...prune.classifier import load_classifier
 from .explorer import attention_maps
 from .style import saved
 

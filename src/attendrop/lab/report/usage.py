@@ -30,12 +30,12 @@ def usage(record: FolderRecord, task: Task, folder: Path) -> str:
         return f"{_code(_loading(record, task))}\nor {command}."
     parts = [f"On the command line: {command}; as a service with a page to try texts: `attendrop serve FOLDER`."]
     texts = snippet.examples(task, kind.is_per_word and _needs_spaces(task, folder))
-    if not task.is_encoded_apart:
+    if not task.is_encoded_apart and (record.compression is None or _is_classifier(record)):
         parts += [_pipeline_sentence(record, task, snippet), _code(_pipeline(record, task, snippet, texts))]
     python = f"{_loading(record, task)}\n{_python(record, task, snippet, texts)}"
     parts += [_python_sentence(record, task), _code(python)]
     parts += ["With ONNX, after the lines above (`pip install 'attendrop[onnx]'`):", _code(_ONNX)]
-    if is_pooled(record) and not task.is_encoded_apart:
+    if is_pooled(record) and not task.is_encoded_apart and record.compression is None:
         from ...model.sentence_files import LIBRARY, SNIPPET
 
         parts += [f"With {LIBRARY}, the same logits:", _code(SNIPPET)]
@@ -47,6 +47,15 @@ def is_pooled(record: FolderRecord) -> bool:
     return "PooledFor" in record.model_class
 
 
+def needs_our_loader(record: FolderRecord) -> bool:
+    """Return whether plain transformers cannot load the model: its head reads a pooling, or it is compressed."""
+    return is_pooled(record) or record.compression is not None
+
+
+def _is_classifier(record: FolderRecord) -> bool:
+    return record.model_class.endswith("ForSequenceClassification")
+
+
 def _code(lines: str) -> str:
     return f"```python\n{lines.strip()}\n```\n"
 
@@ -55,10 +64,15 @@ def _loading(record: FolderRecord, task: Task) -> str:
     """Return how the model and its processor are loaded in Python."""
     modality = modality_of(task)
     processor = f'{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")'
-    if is_pooled(record):
+    if needs_our_loader(record) and _is_classifier(record):
         return (
             f"from attendrop import load_classifier\nfrom transformers import {modality.processor_class}\n\n"
             f'{processor}\nmodel = load_classifier("FOLDER")\n'
+        )
+    if record.compression is not None:
+        return (
+            f"from attendrop import prune\nfrom transformers import {modality.processor_class}\n\n"
+            f'{processor}\nmodel = prune.load("FOLDER")\n'
         )
     model_class = modality.model_class(task)
     return (
@@ -91,7 +105,7 @@ def _pipeline_sentence(record: FolderRecord, task: Task, snippet: Snippet) -> st
 
 def _pipeline(record: FolderRecord, task: Task, snippet: Snippet, texts: str) -> str:
     name = modality_of(task).pipeline_tag(task)
-    if is_pooled(record):
+    if needs_our_loader(record) and _is_classifier(record):
         imports = "from attendrop import load_classifier\nfrom transformers import AutoTokenizer, pipeline\n\n"
         made = (
             'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'

@@ -43,6 +43,7 @@ _WRITTEN = (
     r"checkpoint-\d+",
     re.escape(STAGING),
     re.escape(MANIFEST_FILE),
+    r"compression(\.png|\.csv)?",
     r"training_args\.bin|1_Pooling|2_Dense",
     *MODEL_FILES,
 )

@@ -19,10 +19,11 @@ from .analysis.build import analyse_records, reader_of
 from .analysis.groups import Read, group_records
 from .analysis.outcomes import verdicts_of
 from .design import Design, RunSpec
-from .driver import Study, Watcher
+from .driver import Study
 from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
 from .plan import Plan
+from .status import Watcher
 
 
 class FixedSeeds:

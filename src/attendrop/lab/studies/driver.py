@@ -15,8 +15,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,13 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import is_no_space, write_whole
 from ...utils.lock import locked
-from ..evaluation.outputs import write_outputs
 from ..records import SCHEMA, Progress, RunError, RunningRun, StudyConfiguration, StudyRecord
 from ..records.progress import REPORTED
 from .configuration import STUDY_FILE, write_configuration
 from .executors import Executor, NextSpec, OnProgress
 from .records import RUNS_FOLDER, SameStudy, check_models, read_records, remove_unfinished, write_record
 from .spec import RunSpec
-from .status import PROGRESS_FILE, Status
+from .status import PROGRESS_FILE, Status, Watcher
 
 MAY_GROW = (
     "methods",
@@ -47,20 +46,6 @@ MAY_GROW = (
 _RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes reserved for the last record on a full disk
 _BEAT = 1.0  # seconds between checks whether progress.json is outdated
 _HEARTBEAT = 10.0  # seconds after which it is always rewritten
-
-
-class Watcher:
-    """Observes a running study. The methods do nothing; override those that you need."""
-
-    def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
-        """Entered when the study begins. `status` may be called at any time, by any thread."""
-        return nullcontext()
-
-    def note(self, text: str) -> None:
-        """Show a sentence to the user."""
-
-    def ended(self, record: StudyRecord, status: Status) -> None:
-        """Handle the record of a run that has ended."""
 
 
 class Study:
@@ -235,6 +220,8 @@ class Study:
     def _write(self, record: StudyRecord) -> None:
         try:
             if record.outputs is not None:
+                from ..evaluation.outputs import write_outputs  # imports torch, and not every study has outputs
+
                 # first: a run with a record is never repeated
                 record.outputs_checksum = write_outputs(self.folder, record.id, record.outputs)
             write_record(self.folder, record)

@@ -6,9 +6,11 @@ import calendar
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...errors import UserError
 from ..records import Progress, RunningRun, StudyRecord
@@ -69,6 +71,20 @@ class Status:
         mean, now = sum(durations) / len(durations), time.time()
         remaining = self.left * mean + sum(max(0.0, mean - (now - run.since)) for run in self.running)
         return remaining / len(self.running)
+
+
+class Watcher:
+    """Observes a running study. The methods do nothing; override those that you need."""
+
+    def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
+        """Entered when the study begins. `status` may be called at any time, by any thread."""
+        return nullcontext()
+
+    def note(self, text: str) -> None:
+        """Show a sentence to the user."""
+
+    def ended(self, record: StudyRecord, status: Status) -> None:
+        """Handle the record of a run that has ended."""
 
 
 def duration(record: StudyRecord) -> float | None:

@@ -22,11 +22,11 @@ from ...errors import UserError
 from ..records import StudyRecord
 from ..report.page.words import PAPER_LABEL
 from ..runs.folder import empty_folders_removed
-from .driver import Study, Watcher
+from .driver import Study
 from .records import RUNS_FOLDER
 from .sampling import make_sampler, points
 from .spec import RunSpec
-from .status import PROGRESS_FILE, STUDY_FILE
+from .status import PROGRESS_FILE, STUDY_FILE, Watcher
 from .trials import JOURNAL_FILE, MethodTrials, open_storage
 from .tune_design import MAY_GROW, TuneConfig
 

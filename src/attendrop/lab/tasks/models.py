@@ -240,16 +240,13 @@ def load_model(
 
 
 def _restore_pruned(model: Any) -> None:
-    """Make the attention of the layers constant that the configuration names as pruned."""
-    from ...prune.stock_layout import PRUNED
-    from ...prune.surgery import prune_layers
+    """Make the fast layers that the configuration names."""
+    from ...prune.layer_plan import restore  # needs torch, which `attendrop tasks` does not load
 
-    layers = getattr(model.config, PRUNED, None)
-    if layers:
-        try:
-            prune_layers(model, layers, PRUNED)
-        except ValueError as error:
-            raise UserError(str(error)) from None
+    try:
+        restore(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _check_weights(name: str | Path, model: Any, report: dict[str, Any]) -> None:

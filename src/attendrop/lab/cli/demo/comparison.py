@@ -9,9 +9,8 @@ from ...records import StudyRecord
 from ...report.page import write_report
 from ...studies.compare import compare
 from ...studies.design import make_design
-from ...studies.driver import Watcher
 from ...studies.executors import make_executor
-from ...studies.status import Status
+from ...studies.status import Status, Watcher
 from ..compare import print_verdicts
 from ..console import console, shown
 from ..study_view import result_of, run_name
