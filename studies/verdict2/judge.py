@@ -40,14 +40,14 @@ class Lines:
 
     def values(self, size: str, outcome: str, apart: bool = False) -> dict[str, dict[str, dict[int, float | None]]]:
         """Task -> contender -> seed -> value; None for a failed run."""
-        found: dict[str, dict[str, dict[int, float | None]]] = {}
+        by_task: dict[str, dict[str, dict[int, float | None]]] = {}
         for row in self.rows:
             if row["size"] == size and (row["task"] in PLAN["tasks"]["apart"]) == apart:
                 text = row[outcome] if row["status"] == "finished" else ""
-                found.setdefault(row["task"], {}).setdefault(row["method"], {})[int(row["seed"])] = (
+                by_task.setdefault(row["task"], {}).setdefault(row["method"], {})[int(row["seed"])] = (
                     float(text) if text else None
                 )
-        return found
+        return by_task
 
     def over_tasks(self, size: str, outcome: str, plain: str) -> dict[str, TaskSummary]:
         """The summary of every contender against one of the plains, for a new task, after Holm over the contenders."""

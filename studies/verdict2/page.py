@@ -95,12 +95,12 @@ def loss(summary: TaskSummary | None) -> str:
 
 def rules(folder: Path) -> str:
     """What the rules of the plan select, and whether that is final."""
-    found = ruling(folder)
-    moonshot, defaults = ", ".join(found.moonshot) or "none", ", ".join(found.defaults) or "stay as they are"
-    rows = [["`--preset recommended`", found.preset], ["new defaults", defaults], ["moonshot", moonshot]]
+    result = ruling(folder)
+    moonshot, defaults = ", ".join(result.moonshot) or "none", ", ".join(result.defaults) or "stay as they are"
+    rows = [["`--preset recommended`", result.preset], ["new defaults", defaults], ["moonshot", moonshot]]
     head = (
         "By the rules of the plan, all parts measured:"
-        if found.is_final
+        if result.is_final
         else "So far, and **not final**, because parts are open:"
     )
     return f"{head}\n\n{table(['rule', 'selects'], rows)}"

@@ -180,9 +180,9 @@ def test_rules_follow_from_the_words(data: Path, monkeypatch: pytest.MonkeyPatch
     measured = judge.Lines(data / "out", "minilm")
     assert [judge.word(measured, name, "n=30") for name in list(gains)[1:]] == ["hurts", "helps", "helps"]
     assert measured.time_ratio("Label smoothing, like it", "n=30") == 3
-    found = judge.ruling(data / "out")
-    assert (found.preset, found.moonshot, found.defaults) == ("Label smoothing", ["Label smoothing"], [])
-    assert found.is_final
+    result = judge.ruling(data / "out")
+    assert (result.preset, result.moonshot, result.defaults) == ("Label smoothing", ["Label smoothing"], [])
+    assert result.is_final
     effect = measured.smallest_effect("Label smoothing", "n=30")
     assert effect is not None
     assert 0 < effect < 0.02
