@@ -114,7 +114,7 @@ def test_an_old_study_continues(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "later": ({"schema": 3}, "its schema is 3, and this version of attendrop reads schemas up to 2"),
+    "no number": ({"schema": "3"}, "its schema is '3', and this version of attendrop reads schemas up to 2"),
     "list": ([1], "it holds a list"),
     "nothing": ({}, "'config' is missing"),
     "no task": ({"config": {}}, "'task' is missing"),
@@ -135,6 +135,18 @@ def test_a_wrong_record_is_refused_in_one_sentence(case: str, tmp_path: Path) ->
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_of_a_later_version_is_not_called_damaged(tmp_path: Path) -> None:
+    sentence = (
+        "its schema is 3, and this version of attendrop reads schemas up to 2; install the version that wrote it."
+    )
+    for name in ("record.json", "tuning.json"):
+        (tmp_path / name).write_text('{"schema": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match=rf"record.json' cannot be read: {sentence}$"):
+        read_record(tmp_path)
+    with pytest.raises(UserError, match=rf"tuning.json' cannot be read: {sentence}$"):
+        TuningResult.read(tmp_path / "tuning.json", "rerun the command of the study")
+
+
 def test_a_later_study_is_refused(tmp_path: Path) -> None:
     shutil.copytree(OLD / "light", tmp_path / "study")
     path = tmp_path / "study" / "study.json"
@@ -144,7 +156,6 @@ def test_a_later_study_is_refused(tmp_path: Path) -> None:
 
 
 TUNING: dict[str, tuple[Any, str]] = {
-    "later": ({"schema": 3}, "its schema is 3, and this version of attendrop reads schemas up to 2"),
     "list": ([1], "it holds a list"),
     "trial": ({"schema": 2, "trials": [{"method": "plain", "state": "failed"}]}, "entry 0 of 'trials' has no 'number'"),
     "score": (

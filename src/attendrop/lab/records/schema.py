@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import on_one_line
+from ...errors import UserError, on_one_line
 from ...utils.dataclass_json import from_json, to_json
 from ...utils.files import damaged, load_json
 
 SCHEMA = 2
+
+
+class LaterSchemaError(ValueError):
+    """A newer version of attendrop wrote the content."""
 
 
 class Stored:
@@ -36,7 +40,9 @@ class Stored:
         if schema == 1:
             content = cls._from_schema_1(content)
         elif schema != SCHEMA:
-            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
+            is_later = isinstance(schema, int) and schema > SCHEMA
+            error = LaterSchemaError if is_later else ValueError
+            raise error(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
         stored: Self = from_json(cls, content, "it")
         return stored
 
@@ -57,5 +63,7 @@ class Stored:
         """
         try:
             return cls.from_json(load_json(path))
+        except LaterSchemaError as error:
+            raise UserError(f"{str(path)!r} cannot be read: {error}; install the version that wrote it.") from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise damaged(path, on_one_line(error) if type(error) is ValueError else error, remedy) from None

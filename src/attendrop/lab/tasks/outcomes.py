@@ -17,6 +17,7 @@ from ..statistics.calibration import brier_score, debiased_calibration_error, lo
 from .metrics import is_share, limits_of, metric_label
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
+MeasureEach = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Read = Callable[[StudyRecord, str], float | None]
 
 
@@ -30,6 +31,8 @@ class Outcome:
         delta: The smallest difference that matters, unless the user gives another.
         measure: Computes it from the probabilities of the classes and the true classes; None = it is computed
             elsewhere.
+        measure_each: Computes the value of each example, whose mean it is; None = `measure` of groups of examples
+            says how much of it is noise.
         is_scaled: Whether the probabilities are those after temperature scaling.
         is_of_trainer: Whether the Trainer computes it in each evaluation, so that runs do not use `measure`.
         is_debiased: Whether `measure` may be a little below 0; a single evaluation then shows 0.
@@ -52,6 +55,7 @@ class Outcome:
     label: str
     delta: float
     measure: Measure | None = None
+    measure_each: MeasureEach | None = None
     is_scaled: bool = False
     is_of_trainer: bool = False
     is_debiased: bool = False
@@ -119,6 +123,10 @@ def _score(record: StudyRecord, part: str) -> float | None:
     return record.score(part)
 
 
+def _losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    return np.asarray(-np.log(np.maximum(probabilities[np.arange(len(gold)), gold], 1e-12)))
+
+
 def _cost(record: StudyRecord, part: str) -> float | None:
     return record.cost.seconds if part == "validation" else None
 
@@ -129,8 +137,8 @@ OUTCOMES: dict[str, Outcome] = {
     for outcome in (
         SCORE,
         Outcome(
-            "loss", "loss", 0.02, log_loss, is_of_trainer=True, delta_option="delta_loss", curve="development loss",
-            is_in_headline=True,
+            "loss", "loss", 0.02, log_loss, _losses, is_of_trainer=True, delta_option="delta_loss",
+            curve="development loss", is_in_headline=True,
         ),
         Outcome(
             "ece", "calibration error", 0.01, debiased_calibration_error, is_debiased=True,
@@ -138,8 +146,8 @@ OUTCOMES: dict[str, Outcome] = {
         ),
         Outcome("brier", "Brier score", 0.01, brier_score, delta_option="delta_calibration", limits=(0.0, 2.0)),
         Outcome(
-            "scaled_loss", "loss after temperature scaling", 0.02, log_loss, is_scaled=True, delta_option="delta_loss",
-            is_in_terminal=False,
+            "scaled_loss", "loss after temperature scaling", 0.02, log_loss, _losses, is_scaled=True,
+            delta_option="delta_loss", is_in_terminal=False,
         ),
         Outcome(
             "scaled_ece", "calibration error after temperature scaling", 0.01, debiased_calibration_error,

@@ -67,8 +67,8 @@ def _values_of(record: StudyRecord, part: str, outcome: Outcome, read: Read | No
         return None
     gold, logits = np.asarray(outputs.gold, int), outputs.values.astype(float)
     probabilities = scaled_probabilities(logits, gold) if outcome.is_scaled else evidence(outputs)
-    if outcome.name in ("loss", "scaled_loss"):
-        return -np.log(np.maximum(probabilities[np.arange(len(gold)), gold], 1e-12)), gold
+    if outcome.measure_each is not None:
+        return outcome.measure_each(probabilities, gold), gold
     if outcome.measure is None:
         return None
     return _pseudo_values(outcome.measure, [probabilities, gold]), gold
