@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...errors import UserError, on_one_line
@@ -22,6 +21,7 @@ from ...utils.checks import check_number, check_whole
 from ...utils.files import load_json, write_json, write_whole
 from ...utils.lock import locked
 from .. import tasks
+from ..evaluation.answers_compared import compare_answers, score_sentence
 from ..evaluation.calibration import choose_temperature
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..evaluation.scores import evaluate
@@ -33,7 +33,7 @@ from ..runs.folder import CONFIG_FILE, check_writable, clear_folder, mark_unfini
 from ..runs.predict import Finished, Outputs, Predictor
 from ..runs.recipe import rate_for, width_of
 from ..runs.run import versions
-from ..statistics.paired_scores import Difference, difference_of_scores, difference_of_shares, examples_needed
+from ..statistics.paired_scores import Difference, examples_needed
 from ..tasks.kinds import Answers
 from .data import CompressionData, on_device, read_data
 from .ensemble import ensemble_targets
@@ -354,33 +354,11 @@ class _Work:
             speedup=compressed.speedup, stages=stages, seconds=round(seconds, 1),
         )  # fmt: skip
         record.sentences = [
-            _speed_sentence(record), _score_sentence(record, difference, tolerance),
+            _speed_sentence(record), score_sentence(difference, self._metric, score, tolerance),
             f"trained on {self.data.trained:,} texts of the run and {self.data.unlabelled:,} others; layers and stages "
             f"were chosen on {_count(self.data.selection):,} other training examples",
         ]  # fmt: skip
         return record
-
-
-def compare_answers(after: Answers, before: Answers, metric: str) -> Difference:
-    """Return the difference of the scores of two models on the same examples, greater = better.
-
-    Args:
-        after: The answers of the one.
-        before: The answers of the other.
-        metric: The name of the score.
-    """
-    known = tasks.METRICS[metric]
-    if known.is_share and before.lengths is None:
-        right = [_right(answers) for answers in (after, before)]
-        return difference_of_shares(*right)
-    (function, one), (_, other) = (known.statistic(*each.for_metrics(each.predicted)) for each in (after, before))
-    return difference_of_scores(function, one, other, known.greater_is_better)
-
-
-def _right(answers: Answers) -> Any:
-    """Return which examples are right: all of their labels, where they have several."""
-    equal = np.asarray(answers.predicted) == np.asarray(answers.gold)
-    return equal.reshape(len(equal), -1).all(1)
 
 
 def _count(data: tasks.Data) -> int:
@@ -393,18 +371,6 @@ def _speed_sentence(record: CompressionRecord) -> str:
         f"{last.stock[shape]:.4g} → {time:.4g} ms on {shape} tokens" for shape, time in last.milliseconds.items()
     )
     return f"{record.speedup:.2f}× as fast: {times}; {record.plan}"
-
-
-def _score_sentence(record: CompressionRecord, difference: Difference, tolerance: float) -> str:
-    says = {
-        "no worse": f"no worse than {tolerance:g}",
-        "worse": "worse",
-        "cannot tell": f"{difference.examples:,} examples cannot tell whether it is no worse than {tolerance:g}",
-    }[record.verdict]
-    scores = f"{record.before:.4f} → {record.after:.4f}"
-    interval = f"95 % interval {difference.low:+.4f} to {difference.high:+.4f}"
-    examples = f"{difference.examples:,} validation examples"
-    return f"{record.metric} on {examples}: {scores}, a gain of {difference.value:+.4f} ({interval}): {says}"
 
 
 def _table(record: CompressionRecord) -> str:
