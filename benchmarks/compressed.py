@@ -6,8 +6,10 @@
 
 The plans compress the last blocks: `exact` (the last block on what the head reads), `constant=k` (attention is 1/n),
 `tail=k` (they run on a summary), `removed=k`. Heads are new and texts random, without padding: what is measured is time,
-not a score. PyTorch runs SDPA where the model has it (in transformers, MPNet has eager attention alone). In a round all candidates take turns, so that what else the machine does affects all of them; times are
-medians over the rounds (`fastest ms` is what other work disturbed least), and `slow` to `fast` are the quartiles of the ratios to stock PyTorch within a round.
+not a score. PyTorch runs SDPA where the model has it; in transformers, MPNet has eager attention alone. In a round all
+candidates take turns, so that what else the machine does affects all of them; times are medians over the rounds,
+`fastest ms` is what other work disturbed least, and `slow` and `fast` are the quartiles of the ratios to stock PyTorch
+within a round.
 """
 
 from __future__ import annotations

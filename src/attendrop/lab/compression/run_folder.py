@@ -51,11 +51,13 @@ class Settings:
 
     target: float | None = None
     tolerance: float | None = None
+    count: int | None = None
     unlabelled: str | None = None
     teacher: str | None = None
     teacher_method: str | None = None
-    ways: tuple[str, ...] = ("tail", "constant")
+    ways: tuple[str, ...] | None = None
     layers: str = "top"
+    gate_threshold: float | None = None
     stage_epochs: float = 1.0
     final_epochs: float = 3.0
     learning_rate: float | None = None
@@ -103,8 +105,8 @@ def compress_run(
         overwrite: Whether an earlier run in it is replaced.
         listener: Receives what happens; None = nothing does.
         **settings: The fields of `Settings`: `target`, a speed-up such as 2, or `tolerance`, an allowed loss of the
-            score such as 0.01; `unlabelled`, a file with further texts; `teacher`, the folder of a study whose seeds
-            together are learned from; `ways`, `layers`, `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`,
+            score such as 0.01, or `count`, a number of edits; `unlabelled`, a file with further texts; `teacher`, the
+            folder of a study whose seeds together are learned from; `ways`, `layers`, `gate_threshold`, `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`,
             `seed`; `best_effort`, to write a model also where the target is not reached.
 
     Example:
@@ -133,14 +135,21 @@ def compress_run(
 
 
 def _check(settings: Settings) -> None:
-    if (settings.target is None) == (settings.tolerance is None):
+    if [settings.target, settings.tolerance, settings.count].count(None) != 2:
         raise UserError(
-            "give either --target, a speed-up such as 2x, or --tolerance, a loss of the score such as 0.01."
+            "give one of --target, a speed-up such as 2x; --tolerance, a loss of the score such as 0.01; and --count, a "
+            "number of edits."
         )
     if settings.target is not None:
         check_number("target", settings.target, 1, 100, is_above=True)
     if settings.tolerance is not None:
         check_number("tolerance", settings.tolerance, 0, 1, is_below=True)
+    if settings.count is not None:
+        check_whole("count", settings.count, 1)
+    if settings.gate_threshold is not None:
+        check_number("gate_threshold", settings.gate_threshold, 0, 1)
+        if settings.layers != "gate":
+            raise UserError(f"gate_threshold is for --layers gate, and layers is {settings.layers!r}.")
     for name in ("stage_epochs", "final_epochs"):
         check_number(name, getattr(settings, name), 0, 1000)
     if settings.learning_rate is not None:
@@ -149,8 +158,9 @@ def _check(settings: Settings) -> None:
 
 
 def _digest(folder: str | Path, record: FolderRecord, settings: Settings) -> str:
-    """Return what identifies a compression: the run, and the settings."""
-    content = json.dumps([str(Path(folder).resolve()), record.to_json(), dataclasses.asdict(settings)], default=str)
+    """Return what identifies a compression: the run, and the settings; those with --best-effort go on without it."""
+    own = {name: value for name, value in dataclasses.asdict(settings).items() if name != "best_effort"}
+    content = json.dumps([str(Path(folder).resolve()), record.to_json(), own], default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -233,10 +243,11 @@ class _Work:
                 shutil.rmtree(stages)
             raise
         if not compressed.reached and not self.settings.best_effort:
-            raise UserError(
-                f"target is {self.settings.target:g}×, and {compressed.stages[-2].speedup:.2f}× was reached; write it "
-                "with --best-effort, or allow more --ways."
-            )
+            wanted = f"count is {self.settings.count}, and {len(compressed.stages) - 2} edits were possible"
+            if self.settings.target is not None:
+                reached = compressed.stages[-2].speedup
+                wanted = f"target is {self.settings.target:g}×, and {reached:.2f}× was reached"
+            raise UserError(f"{wanted}; write it with --best-effort, or allow more --ways.")
         record = self._conclude(compressed, time.perf_counter() - start)
         shutil.rmtree(stages, ignore_errors=True)
         return CompressedRun(self.place, record, compressed.model)
@@ -252,8 +263,8 @@ class _Work:
         width = width_of(self.model.config)
         compression = Compression(
             data.batches, data.held_out, on_device(data.shapes, self.model.device),
-            target=chosen.target, tolerance=chosen.tolerance, score=self._score, ways=chosen.ways, by=chosen.layers,
-            generator=self._generator(), stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
+            target=chosen.target, tolerance=chosen.tolerance, count=chosen.count, score=self._score, ways=chosen.ways, by=chosen.layers,
+            generator=self._generator(), threshold=chosen.gate_threshold, stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
             learning_rate=chosen.learning_rate, base_rate=rate_for(width, self.finished.task.kind), targets=targets,
             folder=stages, seed=chosen.seed, watch=self.listener.progress, told=self.listener.stage,
             best_effort=chosen.best_effort,
