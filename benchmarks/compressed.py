@@ -5,8 +5,8 @@
     python -m benchmarks.compressed --model M --plans tail=6 constant=6 --ways torch --sizes 16x128
 
 The plans compress the last blocks: `exact` (the last block on what the head reads), `constant=k` (attention is 1/n),
-`tail=k` (they run on a summary), `removed=k`. Heads are new and texts random, without padding: what is measured is time,
-not a score. PyTorch runs SDPA where the model has it; in transformers, MPNet has eager attention alone. In a round all
+`tail=k` (they run on a summary), `removed=k`. Heads are new and texts random, without padding: times are measured, no
+scores. PyTorch runs SDPA where the model has it; in transformers, MPNet has eager attention alone. In a round all
 candidates take turns, so that what else the machine does affects all of them; times are medians over the rounds,
 `fastest ms` is what other work disturbed least, and `slow` and `fast` are the quartiles of the ratios to stock PyTorch
 within a round.
@@ -73,18 +73,18 @@ def session_of(path: Path) -> Any:
     return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def runs_of(model: Any, plan: str, ways: list[str], vocabulary: int) -> dict[str, Any]:
-    """For each way, a function of a batch that returns the logits."""
+def runs_of(model: Any, plan: str, ways: list[str], vocabulary: int, folder: Path) -> dict[str, Any]:
+    """For each way, a function of a batch that returns the logits. ONNX files that are in the folder are used again."""
     runs: dict[str, Any] = {}
     if "torch" in ways:
         runs["torch"] = lambda batch: model(**batch).logits
     if {"onnx", "onnx-int8"} & set(ways):
-        with tempfile.TemporaryDirectory() as folder:
-            path = prune.export_onnx(model, Path(folder) / "model.onnx", texts(2, 16, vocabulary))
-            if "onnx" in ways:
-                runs["onnx"] = _of_session(session_of(path))
-            if "onnx-int8" in ways:
-                runs["onnx-int8"] = _of_session(session_of(prune.quantize_onnx(path, Path(folder) / "int8.onnx")))
+        path, small = (folder / f"{plan}.{kind}.onnx" for kind in ("fp32", "int8"))
+        if not small.is_file():
+            prune.quantize_onnx(prune.export_onnx(model, path, texts(2, 16, vocabulary)), small)
+        runs |= {
+            way: _of_session(session_of(file)) for way, file in (("onnx", path), ("onnx-int8", small)) if way in ways
+        }
     print(f"{plan} is ready", flush=True)
     return runs
 
@@ -151,14 +151,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=120, help="for each size (default: 120)")
     parser.add_argument("--rounds", type=int, default=5, help="at least (default: 5)")
     parser.add_argument("--output", type=Path, default=RESULTS / "compressed-cpu.csv", help="CSV file to append to")
+    parser.add_argument("--onnx", type=Path, help="folder in which ONNX files are kept for a later call")
     options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        (options.onnx or Path(folder)).mkdir(parents=True, exist_ok=True)
+        measure(options, options.onnx or Path(folder))
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Measure all sizes, and append the rows."""
     torch.set_num_threads(options.threads)
     model = load(options.model)
     vocabulary, ways = model.config.vocab_size, list(dict.fromkeys(["torch", *options.ways]))
     candidates: dict[Name, Run] = {}
     with torch.inference_mode(False), torch.no_grad():
         for plan in dict.fromkeys([STOCK, *options.plans]):
-            runs = runs_of(compressed(model, plan), plan, ways, vocabulary)
+            runs = runs_of(compressed(model, plan), plan, ways, vocabulary, folder)
             candidates |= {(plan, way): run for way, run in runs.items()}
     runtime = import_module("onnxruntime").__version__ if "onnx" in ways or "onnx-int8" in ways else ""
     name = options.name or Path(options.model).name

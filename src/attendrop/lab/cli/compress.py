@@ -72,8 +72,8 @@ def command(
     try:
         done = compress_run(
             folder, output_dir, overwrite=overwrite, listener=terminal, target=speed, tolerance=tolerance,
-            unlabelled=unlabelled, teacher=teacher, teacher_method=teacher_method, ways=None if ways is None else _parts(ways),
-            layers=layers, gate_threshold=gate_threshold, count=count,
+            unlabelled=unlabelled, teacher=teacher, teacher_method=teacher_method,
+            ways=None if ways is None else _parts(ways), layers=layers, gate_threshold=gate_threshold, count=count,
             stage_epochs=stage_epochs, final_epochs=final_epochs, learning_rate=learning_rate, batch_size=batch_size,
             seed=seed, best_effort=best_effort,
         )  # fmt: skip

@@ -106,8 +106,8 @@ def compress_run(
         listener: Receives what happens; None = nothing does.
         **settings: The fields of `Settings`: `target`, a speed-up such as 2, or `tolerance`, an allowed loss of the
             score such as 0.01, or `count`, a number of edits; `unlabelled`, a file with further texts; `teacher`, the
-            folder of a study whose seeds together are learned from; `ways`, `layers`, `gate_threshold`, `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`,
-            `seed`; `best_effort`, to write a model also where the target is not reached.
+            folder of a study whose seeds together are learned from; `ways`, `layers`, `gate_threshold`,
+            `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`, `seed`; `best_effort`, to write a model also where the target is not reached.
 
     Example:
         ```python
@@ -137,8 +137,8 @@ def compress_run(
 def _check(settings: Settings) -> None:
     if [settings.target, settings.tolerance, settings.count].count(None) != 2:
         raise UserError(
-            "give one of --target, a speed-up such as 2x; --tolerance, a loss of the score such as 0.01; and --count, a "
-            "number of edits."
+            "give one of --target, a speed-up such as 2x; --tolerance, a loss of the score such as 0.01; and --count, "
+            "a number of edits."
         )
     if settings.target is not None:
         check_number("target", settings.target, 1, 100, is_above=True)
@@ -263,8 +263,9 @@ class _Work:
         width = width_of(self.model.config)
         compression = Compression(
             data.batches, data.held_out, on_device(data.shapes, self.model.device),
-            target=chosen.target, tolerance=chosen.tolerance, count=chosen.count, score=self._score, ways=chosen.ways, by=chosen.layers,
-            generator=self._generator(), threshold=chosen.gate_threshold, stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
+            target=chosen.target, tolerance=chosen.tolerance, count=chosen.count, score=self._score, ways=chosen.ways,
+            by=chosen.layers, generator=self._generator(), threshold=chosen.gate_threshold,
+            stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
             learning_rate=chosen.learning_rate, base_rate=rate_for(width, self.finished.task.kind), targets=targets,
             folder=stages, seed=chosen.seed, watch=self.listener.progress, told=self.listener.stage,
             best_effort=chosen.best_effort,
