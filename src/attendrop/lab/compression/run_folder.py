@@ -107,7 +107,8 @@ def compress_run(
         **settings: The fields of `Settings`: `target`, a speed-up such as 2, or `tolerance`, an allowed loss of the
             score such as 0.01, or `count`, a number of edits; `unlabelled`, a file with further texts; `teacher`, the
             folder of a study whose seeds together are learned from; `ways`, `layers`, `gate_threshold`,
-            `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`, `seed`; `best_effort`, to write a model also where the target is not reached.
+            `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`, `seed`;
+            `best_effort`, to write a model also where the target is not reached.
 
     Example:
         ```python
