@@ -233,7 +233,7 @@ class Process:
 
     def __init__(self, command: list[str], env: dict[str, str], deadline: float) -> None:
         self._deadline = deadline
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115: until `end`
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `end`)
         self._process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             start_new_session=True, cwd=Path(__file__).parent.parent,
