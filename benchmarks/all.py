@@ -30,6 +30,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
         "sizes": ([*STEPS, "sizes"], 2.3),
         "family": ([*STEPS, "family"], 0.7),
+        "peers": ([*STEPS, "peers"], 0.8),
         "baselines": ([*STEPS, "baselines"], 0.8),
         "long": ([*STEPS, "long"], 1.3),
         "models": ([*STEPS, "models"], 1.5),
