@@ -211,15 +211,40 @@ def _spread(row: Row) -> str:
 
 def evaluation() -> str:
     """Evaluation and prediction, beside a bare captured forward."""
-    measured = last_rows(RESULTS / "evaluation-cuda.csv", ("what",), model="roberta-base")
+    measured = last_rows(RESULTS / "evaluation-cuda.csv", ("model", "what"))
     if not measured:
         return NOT_YET
     return table(
         ["", "texts", "seconds", "spread", "bare forward, seconds", "spread", "× bare forward"],
         [
             [
-                *(row["what"], row["texts"], row["seconds"], percent(row["spread"])),
+                *(f"{row['what']}, {row['model']}", row["texts"], row["seconds"], percent(row["spread"])),
                 *(row["bare seconds"], percent(row["bare spread"]), two(row["x bare"])),
+            ]
+            for row in measured
+        ],
+    )
+
+
+def host_batches() -> str:
+    """What the host does for each batch of an evaluation, in milliseconds of the processor."""
+    measured = last_rows(RESULTS / "host-batches.csv", ("batches are",))
+    return table(
+        ["batches are", "first evaluation, ms a batch", "later ones, ms a batch", "spread"],
+        [[row["batches are"], row["first ms"], row["later ms"], percent(row["spread"])] for row in measured],
+    )
+
+
+def ways_on_a_cpu() -> str:
+    """Steps on one thread of a CPU, by the way in which they are computed."""
+    measured = last_rows(RESULTS / "cpu-steps.csv", ("step", "way"), threads="1")
+    shares = ("matrix products %", "optimizer %", "dropout %", "casts %")
+    return table(
+        ["step", "computed", "processor ms", "spread", "× float32", *(name.removesuffix(" %") for name in shares)],
+        [
+            [
+                *(row["step"], row["way"], row["processor ms"], percent(row["spread"]), two(row["x float32"])),
+                *(percent(row[name]) for name in shares),
             ]
             for row in measured
         ],
@@ -364,6 +389,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speed-in-a-sentence": speed_in_a_sentence,
     "steps-cpu": steps_on_a_cpu,
+    "host-batches": host_batches,
+    "ways-cpu": ways_on_a_cpu,
     "family": family,
     "baselines": baselines,
     "weight-passes": weight_passes,
