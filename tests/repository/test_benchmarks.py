@@ -18,7 +18,9 @@ from attendrop import RegularizedTrainer, parse_method
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
+    cpu_steps,
     evaluation,
+    host_batches,
     inference,
     kernels,
     padding,
@@ -293,3 +295,24 @@ def test_compiled_peers_leave_no_settings_behind(tmp_path: Path, monkeypatch: py
         trainer_steps.trained(name, trainer_steps.Setting("tiny", 2, 8, "cpu"), trainer_steps.StepTimer(1, 1, 1))
     assert seen == {"compiles": True, "mode": "reduce-overhead"}
     assert dict(os.environ) == before
+
+
+def test_host_batches_benchmark_makes_kept_batches_once(tmp_path: Path) -> None:
+    small = ["--texts", "70", "--evaluations", "3", "--output", str(tmp_path / "rows.csv")]
+    host_batches.main(small)
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        made, kept = csv.DictReader(lines)
+    assert [made["batches are"], kept["batches are"]] == ["made each time", "kept"]
+    assert float(kept["later ms"]) < float(kept["first ms"])
+
+
+@pytest.mark.slow
+def test_cpu_steps_benchmark_writes_complete_rows(tmp_path: Path) -> None:
+    small = ["--layers", "1", "--batch", "1", "--length", "8", "--rounds", "1", "--steps", "plain", "addrop", "sam"]
+    cpu_steps.main([*small, "--only", "bfloat16", "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["step"], row["way"]) for row in rows] == [
+        (step, way) for step in cpu_steps.STEPS for way in ("float32", "bfloat16")
+    ]
+    assert all(float(row["processor ms"]) > 0 and float(row["matrix products %"]) > 0 for row in rows)

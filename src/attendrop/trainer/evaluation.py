@@ -16,6 +16,8 @@ class Evaluation(TrainerParts):
     Forward passes are captured where possible.
     """
 
+    data_collator: Any
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
         if self.engine is not None and self.is_in_train and is_own:
