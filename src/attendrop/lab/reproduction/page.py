@@ -16,16 +16,25 @@ READING = (
 )
 
 
-def markdown_of(outcome: Outcome, figure: str | None = None, level: int = 1) -> str:
+def markdown_of(outcome: Outcome, figure: str | None = None) -> str:
     """Return the page of an outcome.
 
     Args:
         outcome: The outcome.
         figure: The file of its figure, relative to the page; None = it has none.
-        level: The level of the heading.
+    """
+    return f"# {outcome.heading}: {outcome.title}\n\n{body_of(outcome, figure)}"
+
+
+def body_of(outcome: Outcome, figure: str | None = None) -> str:
+    """Return the page of an outcome without its heading.
+
+    Args:
+        outcome: The outcome.
+        figure: The file of its figure, relative to the page; None = it has none.
     """
     entry = find_entry(outcome.entry)
-    parts = [f"{'#' * level} {outcome.heading}: {outcome.title}", *_introduction(outcome)]
+    parts = _introduction(outcome)
     if figure is not None:
         parts.append(f"![{outcome.title}]({figure})")
     parts.append(table_of(outcome, entry))
