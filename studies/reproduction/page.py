@@ -116,7 +116,7 @@ def _section(entry: Entry, results: Path) -> list[str]:
 def plan() -> str:
     """The parts for a GPU by sitting, with the expected minutes."""
     rows = [
-        [str(number), f"`{part.name}`", f"{len(part.runs()):,}", f"{part.minutes:.0f}", f"`{command_of(part)}`"]
+        [str(number), f"`{part.name}`", f"{part.count:,}", f"{part.minutes:.0f}", f"`{command_of(part)}`"]
         for number, parts in enumerate(sittings(), 1)
         for part in parts
     ]
@@ -129,7 +129,7 @@ TABLES = {"reproduction-state": state, "reproduction-entries": entries, "reprodu
 def main(arguments: list[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, help="the file that `studies.reproduction.run --to` wrote")
+    parser.add_argument("records", type=Path, help="the file that `studies.reproduction.run --records` wrote")
     stored = store(parser.parse_args(arguments).records)
     print(f"stored: {', '.join(stored) or 'nothing is complete'}")
 

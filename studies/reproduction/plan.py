@@ -17,8 +17,8 @@ MODELS = {
     "minilm": ("bert", 6, 384, "all-MiniLM-L6-v2"),
     "mpnet": ("mpnet", 12, 768, "all-mpnet-base-v2"),
 }
-# Steps of 16 examples in a minute of an H200 that several runs share: those of docs/results/verdict/confirm-*.csv divided
-# by the minutes of its stages. Steps of methods were among them, so that plain ones are faster.
+# Steps of 16 examples in a minute of an H200 that several runs share: those of docs/results/verdict/confirm-*.csv,
+# divided by the minutes of its stages. Steps of methods were among them, so that plain ones are faster.
 STEPS_A_MINUTE = {"minilm": 497_280 / 25, "mpnet": 47_680 / 8.4}
 TRAIN = {"cola": 8551, "stsb": 5749, "mrpc": 3668, "rte": 2490, "sst2": 67_349, "qnli": 8999, "conll2003": 14_041}
 EVALUATED = {"cola": 1043, "stsb": 1500, "mrpc": 408, "rte": 277, "sst2": 872, "qnli": 5463, "conll2003": 3250}
@@ -56,20 +56,25 @@ class Part:
         return f"{self.entry.replace('/', '-')}-{self.model}" + ("-cpu" if self.device == CPU else "")
 
     def runs(self) -> list[PlannedRun]:
-        """Return its runs, without a look at model and data."""
+        """Return its runs with the first seed, without a look at model and data."""
         family, layers, width, folder = MODELS[self.model]
         entry = find_entry(self.entry)
         protocols = entry.protocols if self.protocol == "both" else (self.protocol,)
         setup = Setup(
-            entry, folder, family, layers, width, None, "paper", self.tasks or entry.tasks, protocols, self.seeds,
+            entry, folder, family, layers, width, None, "paper", self.tasks or entry.tasks, protocols, 1,
             self.settings,
         )  # fmt: skip
         return planned_runs(setup)
 
+    @property
+    def count(self) -> int:
+        """The number of its runs."""
+        return self.seeds * len(self.runs())
+
     @cached_property
     def minutes(self) -> float:
         """The minutes that it is expected to take on an H200, early stopping aside."""
-        steps = sum(_steps(run) for run in self.runs())
+        steps = self.seeds * sum(_steps(run) for run in self.runs())
         return steps / STEPS_A_MINUTE[self.model] * (4 if self.alone else 1)
 
 

@@ -1,11 +1,11 @@
 """Runs the parts of the plan in order until the minutes are over; started again, it goes on where it stopped.
 
     python -m studies.reproduction.run --count
-    python -m studies.reproduction.run gpu --data DATA --minilm FOLDER --mpnet FOLDER --minutes 28 --to RECORDS
-    python -m studies.reproduction.run cpu --data DATA --minilm FOLDER --minutes 30 --to RECORDS
+    python -m studies.reproduction.run gpu --data DATA --minilm FOLDER --mpnet FOLDER --minutes 28 --records FILE
+    python -m studies.reproduction.run cpu --data DATA --minilm FOLDER --minutes 30 --records FILE
 
-With `--from RECORDS` it goes on from the records of an earlier sitting, on this machine or on another one: the runs see
-data and models under the same paths everywhere. A run in progress is lost when the minutes are over.
+Where FILE exists it goes on from the records in it, of this machine or of another one: the runs see data and models
+under the same paths everywhere. A run in progress is lost when the minutes are over.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from attendrop.lab.reproduction.run import make_setup, reproduce
 from attendrop.lab.studies.driver import Watcher
 from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.status import Status
+from attendrop.utils.files import whole_file
 
 from .plan import CPU, GPU, MODELS, PARTS, Part, sittings
 
@@ -67,10 +68,8 @@ def run_part(part: Part, work: Path, end: float, device: str | None, workers: in
     if find_entry(part.entry).keeps_models:
         remove_unmeasured(folder)
     try:
-        reproduce(
-            setup, folder, make_executor("local", 1 if part.alone else workers, device=device), command=command_of(part),
-            watcher=Clock(end),
-        )  # fmt: skip
+        executor = make_executor("local", 1 if part.alone else workers, device=device)
+        reproduce(setup, folder, executor, command=command_of(part), watcher=Clock(end))
     except KeyboardInterrupt:
         return False
     return True
@@ -102,7 +101,7 @@ def pack(work: Path, archive: Path) -> None:
     """Store the records and the complete outcomes of all parts in one file."""
     studies = work / "studies"
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as file:
+    with whole_file(archive) as place, tarfile.open(fileobj=place, mode="w:gz") as file:
         for path in sorted(path for pattern in CARRIED for path in studies.glob(f"*/{pattern}")):
             file.add(path, path.relative_to(studies))
 
@@ -111,7 +110,7 @@ def counted() -> Iterator[str]:
     """Return lines with the runs and expected minutes of the parts for a GPU, by sitting."""
     for number, parts in enumerate(sittings(), 1):
         yield f"sitting {number}, {sum(part.minutes for part in parts):.0f} minutes"
-        yield from (f"  {part.name:34}{len(part.runs()):5} runs{part.minutes:8.1f} minutes" for part in parts)
+        yield from (f"  {part.name:34}{part.count:5} runs{part.minutes:8.1f} minutes" for part in parts)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -125,15 +124,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, help=f"the folder of {of[3]}")
     parser.add_argument("--minutes", type=float, default=28, help="no run begins after this time")
     parser.add_argument("--workers", type=int, help="runs at the same time; by default as many as fit")
-    parser.add_argument("--from", dest="source", type=Path, help="records of an earlier sitting")
-    parser.add_argument("--to", type=Path, help="where the records are stored")
+    parser.add_argument("--records", type=Path, help="records of the sittings before, and of this one")
     parser.add_argument("--work", type=Path, default=WORK, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.count:
         print("\n".join(counted()))
         return 0
-    if options.parts is None or options.data is None or options.to is None:
-        parser.error("the parts, --data and --to are needed")
+    if options.parts is None or options.data is None or options.records is None:
+        parser.error("the parts, --data and --records are needed")
     end = time.monotonic() + 60 * options.minutes
     folders = {name: getattr(options, name) for name in MODELS}
     work = options.work
@@ -142,8 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
         if folder is not None:
             (work / name).unlink(missing_ok=True)
             (work / name).symlink_to(folder.absolute(), target_is_directory=True)
-    if options.source is not None:
-        unpack(options.source, work)
+    if options.records.is_file():
+        unpack(options.records, work)
     failed = 0
     for part in PARTS[options.parts]:
         if (options.only and part.name not in options.only) or (work / "studies" / part.name / OUTCOME_FILE).is_file():
@@ -162,10 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         minutes = (time.monotonic() - started) / 60
         print(f"{part.name}: {'complete' if done else 'continued next time'}, {minutes:.1f} minutes", flush=True)
-        pack(work, options.to)
+        pack(work, options.records)
         if not done:
             break
-    pack(work, options.to)
+    pack(work, options.records)
     return 1 if failed else 0
 
 

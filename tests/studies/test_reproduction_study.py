@@ -64,9 +64,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sitting(place: Path, work: str, minutes: float, *options: str) -> int:
+def sitting(place: Path, work: str, minutes: float) -> int:
     words = ["cpu", "--data", f"{place}/data", "--minilm", f"{place}/model", "--workers", "0"]
-    words += ["--minutes", str(minutes), "--to", f"{place}/records.tar.gz", "--work", f"{place}/{work}", *options]
+    words += ["--minutes", str(minutes), "--records", f"{place}/records.tar.gz", "--work", f"{place}/{work}"]
     return run.main(words)
 
 
@@ -82,7 +82,7 @@ def test_a_sitting_that_is_stopped_goes_on_and_its_outcomes_are_on_the_page(
     stamp = next(place.glob("work/studies/*/runs/*.json")).read_text(encoding="utf-8")
     assert "continued next time" in capsys.readouterr().out
     (place / "work").rename(place / "elsewhere")  # another machine, where the work has the same place
-    assert sitting(place, "work", 9, "--from", str(place / "records.tar.gz")) == 0
+    assert sitting(place, "work", 9) == 0
     runs = {path.name: path for path in place.glob("work/studies/addrop-table-5-minilm-cpu/runs/*.json")}
     assert len(runs) == 4
     assert runs[ids.pop()].read_text(encoding="utf-8") == stamp  # it was not trained again
