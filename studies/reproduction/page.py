@@ -47,8 +47,10 @@ def store(archive: Path, results: Path = RESULTS, images: Path = IMAGES) -> list
             if not file.is_file():
                 continue
             changed = {name: str(value) for name, value in part.settings.items()}
-            own = {"model": MODELS[part.model][3], "command": command_of(part), "changed": changed}
-            outcome = replace(Outcome.read(file, "run the part again"), **own)
+            outcome = replace(
+                Outcome.read(file, "run the part again"),
+                model=MODELS[part.model][3], command=command_of(part), changed=changed,
+            )  # fmt: skip
             write_whole(results / f"{part.name}.json", json.dumps(outcome.to_json(), indent=1) + "\n")
             if (drawing := ENTRIES[part.entry].drawing) != "none":
                 draw(outcome, drawing, images / f"{part.name}.png")
@@ -80,10 +82,10 @@ def state(results: Path = RESULTS) -> str:
     return table(["entry", "what it shows", *(of[3] for of in MODELS.values())], rows)
 
 
-def _word(found: tuple[Part, Outcome] | None) -> str:
-    if found is None:
+def _word(outcomes: tuple[Part, Outcome] | None) -> str:
+    if outcomes is None:
         return NOT_YET
-    part, outcome = found
+    part, outcome = outcomes
     counts = Counter(verdict.verdict for verdict in outcome.verdicts)
     said = ", ".join(f"{counts[word]} {word}" for word in ("agree", "differ", "cannot tell") if counts[word])
     return (said or "measured; the paper's numbers are not known") + (" (subset, CPU)" if part.device == CPU else "")
@@ -102,11 +104,11 @@ def entries(results: Path = RESULTS) -> str:
 
 def _section(entry: Entry, results: Path) -> list[str]:
     parts = [f"### {entry.heading}: {entry.title}"]
-    found = [one for model in MODELS if (one := measured(entry, model, results)) is not None]
-    for part, outcome in found:
+    outcomes = [one for model in MODELS if (one := measured(entry, model, results)) is not None]
+    for part, outcome in outcomes:
         figure = None if entry.drawing == "none" else f"images/reproduction/{part.name}.png"
         parts += [f"**{outcome.model}**", body_of(outcome, figure)]
-    if not found:
+    if not outcomes:
         planned = [MODELS[part.model][3] for part in PARTS[GPU] if part.entry == entry.name]
         where = f"planned on {' and '.join(planned)}" if planned else f"not planned; it needs {needed_of(entry)}"
         parts.append(f"{NOT_YET.capitalize()}; {where}.")

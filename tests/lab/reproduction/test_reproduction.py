@@ -23,7 +23,7 @@ from attendrop.lab.reproduction.run import make_setup, reproduce
 from attendrop.lab.runs import make_config
 from attendrop.lab.studies.driver import Watcher
 from attendrop.lab.studies.executors import make_executor
-from helpers.cli_tools import save_encoder, sentences
+from helpers.cli_tools import save_encoder, save_translator, sentences
 
 DATA = Path(os.environ.get("ATTENDROP_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 MINILM = Path(os.environ.get("ATTENDROP_TEST_MINILM", Path(__file__).parents[5] / "weights" / "minilm"))
@@ -329,6 +329,21 @@ def test_cost_is_a_multiple_of_the_first_row(data: Path, tmp_path: Path) -> None
     assert {cell.mean for cell in outcome.cells if cell.row == "fine-tuning"} == {1.0}
     assert {cell.row for cell in outcome.cells} == {row.label for row in ENTRIES["addrop/table-7"].rows}
     assert "×" in markdown_of(outcome)
+
+
+@pytest.mark.slow
+def test_translation_is_scored_with_both_protocols(data: Path, tmp_path: Path) -> None:
+    rows = [text for text, _ in sentences(60, seed=2)]
+    write_task(tmp_path / "data" / "multi30k", {"en": rows, "de": rows[::-1]})
+    save_translator(tmp_path / "model", rows)
+    settings = {"use_cpu": True, "max_train_samples": 16, "max_eval_samples": 8}
+    entry = find_entry("addrop/table-4")
+    setup = make_setup(entry, str(tmp_path / "model"), data=str(tmp_path / "data"), scale="small", settings=settings)
+    outcome = reproduce(setup, tmp_path / "study", make_executor("local", 0, device="cpu"))
+    assert not outcome.failed
+    assert {(cell.row, cell.protocol) for cell in outcome.cells} == {
+        (row, protocol) for row in ("fine-tuning", "AD-DROP") for protocol in ("paper", "honest")
+    }
 
 
 # ---- what is not there -------------------------------------------------------------------------------------------
