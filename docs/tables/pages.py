@@ -6,7 +6,7 @@ import argparse
 import re
 from importlib import import_module
 
-from . import methods, research, timings
+from . import compression, methods, research, timings
 from .methods import ROOT, works_with
 
 PAGES = (
@@ -18,7 +18,7 @@ MARKED = re.compile(r"(<!-- table: (?P<name>[a-z0-9_-]+) -->\n).*?(<!-- end of t
 
 # What names of tables begin with -> the module of a study that makes them.
 STUDIES = {"verdict": "verdict.page", "attendout": "verdict.attendout.report", "reproduction": "reproduction.page"}
-TABLES = {**timings.TABLES, **methods.TABLES, **research.TABLES}
+TABLES = {**timings.TABLES, **methods.TABLES, **research.TABLES, **compression.TABLES}
 
 
 def generated(name: str) -> str:
