@@ -23,7 +23,7 @@ from scipy import special
 from .paired import Floats, Interval, Pairs, Values, is_finite, standard_error
 
 SKEW_FACTOR = 1.5  # the skewness of few values is too small on average
-SKEW_ERRORS = 2.0  # with a fixed number of seeds, a skewness counts beyond this many of its standard errors
+SKEW_FACTOR_OF_LOOKS = 2.0  # at a level far out, where studies go on until they are decided
 FAR = 10.0  # times the median distance from the median: a run that is further below has collapsed
 MOST_COLLAPSED = 0.1  # the largest share of runs that may collapse where "no difference" is said
 BOUND_CONFIDENCE = 0.95
@@ -127,8 +127,8 @@ def estimate_of(
         pairs: At least two pairs.
         items: The noise of the test examples.
         is_corrected: Whether a skewness widens the interval; not by the rules of the first edition.
-        always: Whether any skewness does, as for every look at a study that runs until it is decided. Otherwise it must
-            be beyond two of its standard errors, so that normal differences lose no more than 3 points of power.
+        always: Whether any skewness does, and by more, as for every look at a study that runs until it is decided.
+            Otherwise it must be above `least_skew`.
     """
     n, mean = len(pairs), float(pairs.differences.mean())
     error = standard_error(pairs.differences, pairs.resolution)
@@ -144,8 +144,20 @@ def skew_of(differences: Floats, always: bool = False) -> float:
     if n < 3 or variance <= 1e-24 * max(1e-300, float(np.abs(differences).max())) ** 2:
         return 0.0
     skewness = float(np.mean(centred**3)) / variance**1.5
-    error = math.sqrt(6 * (n - 2) / ((n + 1) * (n + 3)))
-    return SKEW_FACTOR * skewness if always or abs(skewness) > SKEW_ERRORS * error else 0.0
+    if always:
+        return SKEW_FACTOR_OF_LOOKS * skewness
+    return SKEW_FACTOR * skewness if abs(skewness) > least_skew(n) else 0.0
+
+
+def least_skew(n: int) -> float:
+    """Return the skewness of n differences that counts: two of its standard errors, or 25/n of them from 13 on.
+
+    With less, normal differences would lose more than 3 points of power.
+
+    Args:
+        n: At least two.
+    """
+    return min(2.0, 25 / n) * math.sqrt(6 * (n - 2) / ((n + 1) * (n + 3)))
 
 
 def items_of(differences: Floats) -> Items | None:
