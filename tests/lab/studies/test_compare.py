@@ -54,9 +54,9 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     assert verdicts["rdrop"] == "helps"
     assert verdicts["mixout"] == "hurts"
     seeds = {method: len(of.values) for method, of in cells.items()}
-    assert 10 <= seeds["rdrop"] < 20  # a large effect is decided early
+    assert 12 <= seeds["rdrop"] < 20  # a large effect is decided early
     assert seeds["rdrop"] < seeds["addrop"] <= seeds["plain"] <= 40  # a small one is not
-    assert analysis.sequential == Sequential(max_seeds=40, first_look=10)
+    assert analysis.sequential == Sequential(max_seeds=40, first_look=12)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--method", "addrop"], "method 'addrop' is listed 2 times"),
         (["--method", "adrop"], "did you mean 'addrop'"),
         (["--method", "addrop", "--seeds", "0"], "seeds is 0; it must be"),
-        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 10"),
+        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 12"),
         (["--method", "addrop", "--delta", "-1"], "delta of score is -1"),
         (["--method", "addrop", "--keep", "best"], "keep is 'best'"),
         (["--method", "addrop", "--resample"], "it needs --fraction, --shots or --max"),

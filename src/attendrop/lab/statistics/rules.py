@@ -212,6 +212,12 @@ class Collapses:
             return max(self.bound, self.bound_of_baseline) > MOST_COLLAPSED
         return verdict == "helps" and self.method > self.baseline and self.bound > MOST_COLLAPSED
 
+    def plus(self, other: Collapses | None) -> Collapses:
+        """Return the count of both together."""
+        if other is None:
+            return self
+        return Collapses(self.of + other.of, self.method + other.method, self.baseline + other.baseline)
+
     def more_seeds(self) -> int:
         """Return how many more seeds, without a further collapse, give the bound that "no difference" needs."""
         worst, more = max(self.method, self.baseline), 0

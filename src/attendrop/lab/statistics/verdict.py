@@ -91,6 +91,7 @@ class Figures:
         failed: Number of seeds left out because a run failed.
         unpaired: Number of seeds left out because only one of the two has run.
         population: The interval for other seeds and other test examples. None if predictions are not known.
+        items: The noise of the test examples. None if predictions are not known.
         collapses: Collapsed runs of method and baseline. None for an outcome that no collapse changes.
         does_not_hurt: Whether the method is shown not to be worse by delta: the whole widest interval is better than
             -delta, and the share of runs that collapse is bounded. None without an interval.
@@ -109,6 +110,7 @@ class Figures:
     failed: int
     unpaired: int
     population: Interval | None = field(default=None, kw_only=True)
+    items: Items | None = field(default=None, kw_only=True)
     collapses: Collapses | None = field(default=None, kw_only=True)
     does_not_hurt: bool | None = field(default=None, kw_only=True)
 
@@ -333,6 +335,7 @@ def _figures(
         failed=pairs.failed,
         unpaired=pairs.unpaired,
         population=None if estimate is None or estimate.items is None else bounds,
+        items=None if estimate is None else estimate.items,
         collapses=collapses,
         does_not_hurt=None if bounds is None else _is_harmless(bounds, collapses, question),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...tasks.outcomes import SCORE, compared_outcomes
@@ -10,6 +10,7 @@ from .._markdown import markdown_code, markdown_text
 from ..analysis import Analysis, checked_analysis
 from .words import (
     PAPER_LABEL,
+    SHRUNK_TITLE,
     VERDICT_SIGNS,
     Setting,
     Verdicts,
@@ -24,11 +25,13 @@ from .words import (
     interval,
     labels_of,
     mean_value,
+    other_intervals,
     other_outcomes,
     outcome_name,
     p_value,
     protocol_label,
     settings_of_cells,
+    shrunk_tasks,
     summary_title,
     verdict_word,
 )
@@ -53,6 +56,8 @@ def render_markdown(analysis: Analysis) -> str:
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
         parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
+    if shrunk := shrunk_tasks(analysis):
+        parts.append(f"### {SHRUNK_TITLE}\n\n{_table(('method', 'task', 'difference', 'interval'), shrunk)}")
     parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
     if analysis.failures:
         parts.append("## Failed runs\n\n" + _failures(analysis))
@@ -103,10 +108,10 @@ def _verdict_table(analysis: Analysis, setting: Setting) -> str:
         for outcome in compared_outcomes():
             if result := cell.outcomes.get(outcome.name):
                 comparison = result.comparison
-                values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "")
+                values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "", "")
                 mean = mean_value(outcome.name, result.mean)
                 rows.append((labels_of(analysis)[name], outcome.title(analysis.metric), mean, *values))
-    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p"), rows)
+    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p", "other intervals"), rows)
 
 
 def _summary_table(analysis: Analysis) -> str:
@@ -114,16 +119,17 @@ def _summary_table(analysis: Analysis) -> str:
     for entry in analysis.summary:
         label = labels_of(analysis).get(entry.method, entry.method)
         rows.append((label, outcome_name(entry.outcome, analysis.metric), *_comparison(entry.outcome, entry)))
-    return _table(("method", "outcome", "verdict", "difference", "interval", "p"), rows)
+    return _table(("method", "outcome", "verdict", "difference", "interval", "p", "other intervals"), rows)
 
 
-def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str]:
+def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str, str]:
     verdict = comparison.verdict
     return (
         f"{VERDICT_SIGNS.get(verdict, '')} {verdict_word(outcome, verdict)}".strip(),
         difference(outcome, comparison.difference),
-        interval(outcome, comparison.interval),
+        interval(outcome, comparison.widest),
         p_value(comparison.p_adjusted),
+        "; ".join(f"{what} {bounds}" for what, bounds in other_intervals(outcome, comparison)),
     )
 
 
@@ -149,7 +155,10 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return a table, without a last column that is empty."""
+    if rows and not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(markdown_text(value) for value in row)} |" for row in rows]
     return "\n".join(lines)

@@ -62,6 +62,35 @@ def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
     return f"[{difference(outcome, bounds[0])}, {difference(outcome, bounds[1])}]"
 
 
+def other_intervals(outcome: str, comparison: Verdicts) -> list[tuple[str, str]]:
+    """Return the intervals beside that of the verdict, each with what it is for.
+
+    Args:
+        outcome: The name of the outcome.
+        comparison: The comparison; the interval of its verdict is `widest`.
+    """
+    others = []
+    if isinstance(comparison, Comparison) and comparison.population and comparison.interval != comparison.population:
+        others.append(("over seeds alone", interval(outcome, comparison.interval)))
+    if isinstance(comparison, TaskSummary) and comparison.new_task:
+        others.append(("on one new task", interval(outcome, comparison.new_task)))
+    return others
+
+
+def shrunk_tasks(analysis: Analysis) -> list[tuple[str, str, str, str]]:
+    """Return method, task, difference and interval of the score on each task, shrunk towards the mean of the tasks."""
+    labels, name = labels_of(analysis), SCORE.name
+    return [
+        (labels.get(of.method, of.method), task, difference(name, middle), interval(name, (low, high)))
+        for of in analysis.summary
+        if of.outcome == name
+        for task, (middle, low, high) in of.shrunk.items()
+    ]
+
+
+SHRUNK_TITLE = "Each task, shrunk towards the mean of all"
+
+
 def p_value(value: Any) -> str:
     """Return a p value with three decimals, or `< 0.001`."""
     if not isinstance(value, int | float):

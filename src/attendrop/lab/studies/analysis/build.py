@@ -24,6 +24,7 @@ from ...report.analysis import (
     Run,
     Sequential,
 )
+from ...statistics.rules import Collapses
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
 from ...tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
@@ -207,7 +208,10 @@ def _ensembles(
 def _summary(
     cells: Sequence[Cell], baseline: str, confidence: float, deltas: Mapping[str, float], greater_is_better: bool
 ) -> list[MethodSummary]:
-    """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them."""
+    """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them.
+
+    The amounts of data of a task are averaged seed by seed: they are no other tasks.
+    """
     from ...statistics.over_tasks import summarize_tasks
 
     validation = {
@@ -221,10 +225,26 @@ def _summary(
     rows = []
     for outcome in compared_outcomes():
         differences: dict[str, dict[str, Any]] = {}
-        for (method, task, size), results in validation.items():
-            if method != baseline and outcome.name in results:
-                other = validation[baseline, task, size][outcome.name]
-                differences.setdefault(method, {})[f"{task} {size}"] = _differences(results[outcome.name], other)
+        items: dict[str, dict[str, float]] = {}
+        collapses: dict[str, Collapses] = {}
+        for task in dict.fromkeys(task for task, _ in places):
+            sizes = [size for of, size in places if of == task]
+            for method in dict.fromkeys(method for method, of, _ in validation if of == task and method != baseline):
+                pairs = [
+                    (validation[method, task, size][outcome.name], validation[baseline, task, size][outcome.name])
+                    for size in sizes
+                    if outcome.name in validation.get((method, task, size), {})
+                ]
+                if not pairs:
+                    continue
+                differences.setdefault(method, {})[task] = _mean_differences(pairs)
+                compared = [of.comparison for of, _ in pairs if of.comparison]
+                # The sizes of a task share their test examples, so that errors do not average out.
+                errors = [of.items.error for of in compared if of.items]
+                items.setdefault(method, {})[task] = float(np.mean(errors)) if errors else 0.0
+                for of in compared:
+                    if of.collapses:
+                        collapses[method] = of.collapses.plus(collapses.get(method))
         question = Question(
             delta=deltas[outcome.name],
             greater_is_better=outcome.is_better_if_greater(greater_is_better),
@@ -232,14 +252,18 @@ def _summary(
             outcome=outcome.phrase or outcome.label,
             baseline=baseline,
         )
-        for method, summary in summarize_tasks(differences, question).items():
-            rows.append(MethodSummary(**vars(summary), method=method, outcome=outcome.name))
+        summaries = summarize_tasks(differences, question, item_errors=items, collapses=collapses)
+        rows += [MethodSummary(**vars(of), method=method, outcome=outcome.name) for method, of in summaries.items()]
     return rows
 
 
-def _differences(one: Result, other: Result) -> npt.NDArray[np.float64]:
-    pairs = [(value, other.values.get(seed)) for seed, value in one.values.items()]
-    return np.array([a - b for a, b in pairs if a is not None and b is not None], float)
+def _mean_differences(pairs: Sequence[tuple[Result, Result]]) -> npt.NDArray[np.float64]:
+    """Return the difference of each seed, its mean over the amounts of data; seeds that lack one are left out."""
+    rows = []
+    for seed in pairs[0][0].values:
+        both = [(one.values.get(seed), other.values.get(seed)) for one, other in pairs]
+        rows.append([a - b for a, b in both if a is not None and b is not None])
+    return np.array([np.mean(row) for row in rows if len(row) == len(pairs)], float)
 
 
 def heatmaps(cells: Sequence[Cell], methods: Sequence[str]) -> list[Heatmap]:
