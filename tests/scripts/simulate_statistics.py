@@ -343,7 +343,7 @@ class Simulation:
         self, name: str, methods: int, effect: float, delta: float, rules: Rules
     ) -> tuple[Shape, Array, Array, Array]:
         design = DESIGNS[rules]
-        runs, shape = self.draw(name, methods, design.max_seeds, max(500, self.studies // 4))
+        runs, shape = self.draw(name, methods, design.max_seeds, max(500, self.studies // 2))
         runs[:, 1:] += effect
         verdicts, used, means = until_decided(runs, shape.step, delta, rules)
         for study, verdict, seeds in zip(runs[:CHECKED], verdicts, used, strict=False):
@@ -514,7 +514,7 @@ def write(rows: list[Row], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=40_000, help="number of studies for each line")
+    parser.add_argument("--studies", type=int, default=10_000, help="number of studies for each line")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -215,7 +215,9 @@ def _collapses(name: str, question: Question, figures: Figures | TaskFigures) ->
 
 def _seeds_to_settle(more_seeds: int | None, figures: Figures) -> str:
     if more_seeds is None and figures.population:
-        return "More seeds alone would not settle it: more test examples would."
+        assert figures.items is not None
+        more = "more splits (--repeats)" if "selection" in figures.items.source else "more test examples"
+        return f"More seeds alone would not settle it: {more} would."
     if more_seeds is None:
         return "No realistic number of seeds would settle it."
     return f"About {more_seeds} more seed{'s' * (more_seeds > 1)} would settle it."
@@ -247,7 +249,9 @@ def _ranges(interval: str, figures: Figures | TaskFigures) -> str:
     assert figures.widest is not None
     if figures.widest == figures.interval:
         return f"{interval} {_range(figures.interval)}"
-    return f"{interval} over seeds {_range(figures.interval)}, over seeds and test examples {_range(figures.widest)}"
+    items = getattr(figures, "items", None)
+    both = f"over seeds{',' if ' and ' in items.source else ' and'} {items.source}" if items else "over all"
+    return f"{interval} over seeds {_range(figures.interval)}, {both} {_range(figures.widest)}"
 
 
 def _range(interval: Interval) -> str:

@@ -26,7 +26,16 @@ from .paired import (
     seeds_to_detect,
     sign_flip_test,
 )
-from .rules import MOST_COLLAPSED, Collapses, Estimate, Items, collapsed_seeds, count_collapses, estimate_of
+from .rules import (
+    MOST_COLLAPSED,
+    Collapses,
+    Estimate,
+    Items,
+    bound_confidence,
+    collapsed_seeds,
+    count_collapses,
+    estimate_of,
+)
 from .sentences import explain, explain_early_stop, explain_too_few
 from .sequential import SequentialDesign
 
@@ -91,7 +100,7 @@ class Figures:
         failed: Number of seeds left out because a run failed.
         unpaired: Number of seeds left out because only one of the two has run.
         population: The interval for other seeds and other test examples. None if predictions are not known.
-        items: The noise of the test examples. None if predictions are not known.
+        items: The noise of the test examples, and of the selection of settings. None if predictions are not known.
         collapses: Collapsed runs of method and baseline. None for an outcome that no collapse changes.
         does_not_hurt: Whether the method is shown not to be worse by delta: the whole widest interval is better than
             -delta, and the share of runs that collapse is bounded. None without an interval.
@@ -207,7 +216,7 @@ def judge_family(
     second = question.rules == "second"
     pairs = {name: make_pairs(values, baseline, resolution) for name, values in methods.items()}
     collapses = {
-        name: _collapses(values, baseline, name, question, pairs[name].resolution, collapsed)
+        name: _collapses(values, baseline, name, question, pairs[name].resolution, collapsed, design)
         if second and question.can_collapse
         else None
         for name, values in methods.items()
@@ -297,14 +306,21 @@ def is_decided(verdict: str) -> bool:
 
 
 def _collapses(
-    values: Values, baseline: Values, name: str, question: Question, resolution: float, collapsed: Collapsed | None
+    values: Values,
+    baseline: Values,
+    name: str,
+    question: Question,
+    resolution: float,
+    collapsed: Collapsed | None,
+    design: SequentialDesign | None,
 ) -> Collapses:
     if collapsed is None:
         greater = question.greater_is_better
         of_method, of_baseline = (collapsed_seeds(of, baseline, greater, resolution) for of in (values, baseline))
     else:
         of_method, of_baseline = (set(collapsed.get(of, ())) for of in (name, question.baseline))
-    return count_collapses(values, baseline, of_method, of_baseline)
+    confidence = bound_confidence(None if design is None else design.max_seeds)
+    return count_collapses(values, baseline, of_method, of_baseline, confidence)
 
 
 def _figures(

@@ -24,7 +24,7 @@ from ...report.analysis import (
     Run,
     Sequential,
 )
-from ...statistics.rules import Collapses
+from ...statistics.rules import Collapses, Items
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
 from ...tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
@@ -49,14 +49,17 @@ def analyse(folder: str | Path) -> Analysis:
     study = read_configuration(folder)
     if not study.methods:
         raise damaged(Path(folder, STUDY_FILE), "'methods' is missing or empty", "copy it again, or repeat the study")
-    analysis = analyse_records(list(read_records(folder).values()), study, folder)
-    if (tuning := Path(folder, TUNING_FILE)).is_file():
-        analysis.tuning = TuningResult.read(tuning, "rerun the command of the study")
-    return analysis
+    tuning = None
+    if (path := Path(folder, TUNING_FILE)).is_file():
+        tuning = TuningResult.read(path, "rerun the command of the study")
+    return analyse_records(list(read_records(folder).values()), study, folder, tuning)
 
 
 def analyse_records(
-    records: Sequence[StudyRecord], study: StudyConfiguration, folder: str | Path | None = None
+    records: Sequence[StudyRecord],
+    study: StudyConfiguration,
+    folder: str | Path | None = None,
+    tuning: TuningResult | None = None,
 ) -> Analysis:
     """Compare the methods of a study and collect the content of its report.
 
@@ -64,6 +67,7 @@ def analyse_records(
         records: The records of its runs.
         study: Its configuration, with at least the methods, of which the first is the baseline.
         folder: The folder of the study, which has the predictions for ensembles; None = there are no ensembles.
+        tuning: The result of the search, of `attendrop tune`.
     """
     order = {name: place for place, name in enumerate(study.methods)}
     scored = sorted(
@@ -75,6 +79,8 @@ def analyse_records(
     deltas, confidence = all_deltas(study.delta), study.confidence
     looks, read = looks_of(study.max_seeds, study.first_look), reader_of(folder)
     groups = group_records([record for record in scored if record.method in methods], methods)
+    for group in groups:
+        group.selection = selection_of(tuning)
     cells = [
         cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks, read)
     ]
@@ -114,11 +120,39 @@ def analyse_records(
         agreement=[of for group in groups for method in methods if (of := agreement_of(group, method)) is not None],
         disagreements=[row for group in groups if group.finished for row in disagreements_of(group)],
         explorer=next((record.explorer for record in scored if record.explorer), None),
+        tuning=tuning,
         failures=[_failure(record) for record in scored if record.has_failed],
-        notes=[*_notes(scored), *without],
+        notes=[*_notes(scored), *without, *_without_selection(tuning, groups)],
         plan=_plan(study, scored),
         scored=scored_of([record for record in scored if record.is_finished]),
     )
+
+
+def selection_of(tuning: TuningResult | None) -> dict[str, dict[str, Items]]:
+    """Return outcome -> method -> the noise of the selection of its settings; empty without a search.
+
+    Args:
+        tuning: The result of the search.
+    """
+    from ...statistics.selection import noise_of_selection
+
+    known: dict[str, dict[str, Items]] = {}
+    for method in tuning.chosen if tuning else ():
+        trials = [t for t in (tuning.trials if tuning else ()) if t.method == method and t.state == "finished"]
+        noise = noise_of_selection([trial.scores for trial in trials], bool(tuning and tuning.greater_is_better))
+        if noise is not None:
+            known.setdefault(SCORE.name, {})[method] = noise
+    return known
+
+
+def _without_selection(tuning: TuningResult | None, groups: Sequence[Group]) -> list[str]:
+    """Return the sentence that the intervals of a search lack the noise of its selection; empty if they have it."""
+    if tuning is None or not tuning.chosen or any(group.selection for group in groups):
+        return []
+    return [
+        "The intervals are about the chosen settings alone: with one split for each trial, nothing is known about what "
+        "another search would have chosen (--repeats 2 or more)."
+    ]
 
 
 def _cells(
