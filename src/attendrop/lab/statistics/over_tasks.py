@@ -70,10 +70,12 @@ class TaskSummary(TaskFigures):
     Attributes:
         verdict: "helps", "hurts", "no difference" (beyond delta), "undecided" or "too few seeds".
         sentence: The verdict and its reasons in words.
+        withheld: The verdict that the interval alone would give, where too many runs may collapse.
     """
 
     verdict: Verdict
     sentence: str
+    withheld: Verdict | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; the interval is a list."""
@@ -137,7 +139,7 @@ def summarize_tasks(
         withheld = verdict if figures.collapses and figures.collapses.withholds(verdict) else None
         verdict = "undecided" if withheld else verdict
         sentence = explain_over_tasks(name, question, figures, verdict, len(estimates), fewest, withheld)
-        summaries[name] = TaskSummary(**vars(figures), verdict=verdict, sentence=sentence)
+        summaries[name] = TaskSummary(**vars(figures), verdict=verdict, sentence=sentence, withheld=withheld)
     return summaries
 
 

@@ -239,9 +239,14 @@ class Collapses:
         counts = self.of + other.of, self.method + other.method, self.baseline + other.baseline
         return Collapses(*counts, max(self.confidence, other.confidence))
 
-    def more_seeds(self) -> int:
-        """Return how many more seeds, without a further collapse, give the bound that "no difference" needs."""
+    def more_seeds(self) -> int | None:
+        """Return how many more seeds, without a further collapse, give the bound that "no difference" needs.
+
+        None = so many runs collapse that no number of seeds will.
+        """
         worst, more = max(self.method, self.baseline), 0
+        if worst > MOST_COLLAPSED * self.of:
+            return None
         while collapse_bound(worst, self.of + more, self.confidence) > MOST_COLLAPSED:
             more += 1
         return more

@@ -3,8 +3,8 @@
 Each trial is scored on the same splits: score = mean + trial + split + noise. What the means of trials and splits leave
 is the noise. What the trials may be worth is drawn from their scores, shrunk by as much as the noise explains, and
 searches are drawn among them. Each chooses its best trial, and the standard deviation of what these are worth is the
-noise of selection. Together with the noise of the final seeds it gives an interval for tuning as a whole, not for the setting that one
-search happened to choose.
+noise of selection. Together with the noise of the final seeds it gives an interval for tuning as a whole, not for the
+setting that one search happened to choose.
 """
 
 from __future__ import annotations

@@ -210,7 +210,8 @@ def _collapses(name: str, question: Question, figures: Figures | TaskFigures) ->
     if not of.method and not of.baseline:
         noun = "seed" if hasattr(figures, "pairs") else "paired run"
         return f"with {_count(of.of, noun)} none collapsed: up to {share}"
-    return f"{of.method} of {of.of} runs of {name} and {of.baseline} of {question.baseline} collapsed: up to {share}"
+    counts = f"{of.method} of {of.of} runs of {name} and {of.baseline} of {question.baseline}"
+    return f"{counts} collapsed or learned nothing: up to {share}"
 
 
 def _seeds_to_settle(more_seeds: int | None, figures: Figures) -> str:

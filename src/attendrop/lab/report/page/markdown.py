@@ -25,11 +25,11 @@ from .words import (
     interval,
     labels_of,
     mean_value,
-    other_intervals,
     other_outcomes,
     outcome_name,
     p_value,
     protocol_label,
+    remarks,
     settings_of_cells,
     shrunk_tasks,
     summary_title,
@@ -111,7 +111,7 @@ def _verdict_table(analysis: Analysis, setting: Setting) -> str:
                 values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "", "")
                 mean = mean_value(outcome.name, result.mean)
                 rows.append((labels_of(analysis)[name], outcome.title(analysis.metric), mean, *values))
-    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p", "other intervals"), rows)
+    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p", "also"), rows)
 
 
 def _summary_table(analysis: Analysis) -> str:
@@ -119,7 +119,7 @@ def _summary_table(analysis: Analysis) -> str:
     for entry in analysis.summary:
         label = labels_of(analysis).get(entry.method, entry.method)
         rows.append((label, outcome_name(entry.outcome, analysis.metric), *_comparison(entry.outcome, entry)))
-    return _table(("method", "outcome", "verdict", "difference", "interval", "p", "other intervals"), rows)
+    return _table(("method", "outcome", "verdict", "difference", "interval", "p", "also"), rows)
 
 
 def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str, str]:
@@ -129,7 +129,7 @@ def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str,
         difference(outcome, comparison.difference),
         interval(outcome, comparison.widest),
         p_value(comparison.p_adjusted),
-        "; ".join(f"{what} {bounds}" for what, bounds in other_intervals(outcome, comparison)),
+        "; ".join(remarks(outcome, comparison)),
     )
 
 

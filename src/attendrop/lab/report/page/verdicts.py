@@ -23,9 +23,9 @@ from .words import (
     labels_of,
     mean_value,
     number,
-    other_intervals,
     outcome_name,
     p_value,
+    remarks,
     settings_of_cells,
     shrunk_tasks,
     summary_title,
@@ -139,9 +139,7 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
     p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.p)}"
     if comparison.p is None and adjusted is None:
         p = ""
-    others = "".join(
-        f' <span class="ci">{what} {bounds}</span>' for what, bounds in other_intervals(outcome, comparison)
-    )
+    others = "".join(f' <span class="ci also">{escape(text)}</span>' for text in remarks(outcome, comparison))
     forest = _forest(analysis, comparison, label, domain) if OUTCOMES[outcome].is_score else ""
     return (
         f'<td data-label="{name}" data-outcome="{outcome}"><span class="chip {css}"><span aria-hidden="true">'

@@ -62,19 +62,23 @@ def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
     return f"[{difference(outcome, bounds[0])}, {difference(outcome, bounds[1])}]"
 
 
-def other_intervals(outcome: str, comparison: Verdicts) -> list[tuple[str, str]]:
-    """Return the intervals beside that of the verdict, each with what it is for.
+def remarks(outcome: str, comparison: Verdicts) -> list[str]:
+    """Return what belongs to a verdict beside its interval, `widest`: the other intervals, and why it is withheld.
 
     Args:
         outcome: The name of the outcome.
-        comparison: The comparison; the interval of its verdict is `widest`.
+        comparison: The comparison.
     """
-    others = []
-    if isinstance(comparison, Comparison) and comparison.population and comparison.interval != comparison.population:
-        others.append(("over seeds alone", interval(outcome, comparison.interval)))
+    parts = []
+    if comparison.interval and comparison.widest != comparison.interval:
+        parts.append(f"over seeds alone {interval(outcome, comparison.interval)}")
     if isinstance(comparison, TaskSummary) and comparison.new_task:
-        others.append(("on one new task", interval(outcome, comparison.new_task)))
-    return others
+        parts.append(f"on one new task {interval(outcome, comparison.new_task)}")
+    if comparison.withheld and (of := comparison.collapses):
+        failed = f"{of.method} of {of.of} runs collapsed or learned nothing, and {of.baseline} of the baseline"
+        at_most = f"up to {100 * max(of.bound, of.bound_of_baseline):.0f} % of runs may collapse"
+        parts.append(f"no “{comparison.withheld}”: {failed if of.method or of.baseline else at_most}")
+    return parts
 
 
 def shrunk_tasks(analysis: Analysis) -> list[tuple[str, str, str, str]]:
