@@ -37,7 +37,7 @@ from attendrop.lab.statistics.tuning_curves import expected_best, tuning_curve
 from attendrop.lab.statistics.verdict import Comparison, Question, judge, judge_family
 from attendrop.lab.tasks import METRICS
 from scripts import simulate_calibration
-from scripts.simulate_statistics import POINT, Simulation, collapses_of, crossed
+from scripts.simulate_statistics import POINT, Simulation, bounds, collapses_of, crossed, moments_of
 
 DESIGN = SequentialDesign(max_seeds=40)
 QUESTION = Question(delta=0.01, outcome="accuracy", baseline="plain")
@@ -667,8 +667,20 @@ def test_the_skew_correction_halves_false_alarms(name: str) -> None:
     before, after = (simulation.false_alarms(name, 1, 20, rules) for rules in ("first", "second"))
     assert before.measured > 0.065
     assert after.measured <= 0.055 + 2 * after.error
-    before, after = (simulation.until_decided(name, 1, rules=rules) for rules in ("first", "second"))
-    assert after.measured < 0.6 * before.measured
+    for methods in (1, 4):
+        before, after = (simulation.until_decided(name, methods, rules=rules) for rules in ("first", "second"))
+        assert before.measured > 0.1
+        assert after.measured <= 0.055 + 2 * after.error
+
+
+def test_the_simulated_correction_is_that_of_the_package() -> None:
+    runs, shape = Simulation(studies=40, seed=1).draw("exponential", 1, 20)
+    for study in runs:
+        pairs = make_pairs(dict(enumerate(study[1])), dict(enumerate(study[0])), 0.0)
+        for always in (False, True):
+            expected = estimate_of(pairs, always=always).over_seeds(0.01)
+            simulated = bounds(moments_of(study[1] - study[0], shape.step), 0.01, "second", always)
+            assert [float(of) for of in simulated] == pytest.approx(expected)
 
 
 def test_a_method_that_alone_collapses_does_not_pass_for_no_difference() -> None:
