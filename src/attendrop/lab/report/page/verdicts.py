@@ -36,6 +36,7 @@ from .words import (
 _WIDTH, _HEIGHT = 200, 26
 Entry = tuple[float | None, Verdicts | None]  # mean of an outcome, and its comparison
 Entries = Mapping[str, Mapping[str, Entry]]  # method -> outcome -> entry
+_SYMMETRIC = 20  # seeds, from which on error rates hold where differences are skewed
 _MANY = 12  # rows of a table, from which on it scrolls
 
 
@@ -195,6 +196,8 @@ def _key(analysis: Analysis, results: Entries) -> str:
         )
     if any(isinstance(of, TaskSummary) and of.new_task for of in comparisons):
         parts.append("It is that of the mean over tasks; on one new task, differences vary more.")
+    if not analysis.sequential and any(isinstance(of, Comparison) and of.pairs < _SYMMETRIC for of in comparisons):
+        parts.append(f"With fewer than {_SYMMETRIC} seeds, error rates hold where the differences are about symmetric.")
     if limits := _too_small(analysis, results):
         parts.append(limits)
     if analysis.sequential:
