@@ -170,7 +170,7 @@ class _Estimate:
         The measured means of the tasks and of the new one are alike, so that their variance needs no separation into
         tasks and noise, which goes wrong for few tasks. The interval of the true difference is no wider.
         """
-        if not self.tasks:
+        if len(self.tasks) < FEWEST_TASKS:
             return None
         means, noise = np.array([*self.tasks.values()]).T
         variance = max(float(means.var(ddof=1)), float(noise.mean()))
@@ -178,7 +178,7 @@ class _Estimate:
 
     def shrunk(self, confidence: float) -> dict[str, tuple[float, float, float]]:
         """Return the estimate of each task with its interval, shrunk towards the mean (Morris 1983)."""
-        if not self.tasks:
+        if len(self.tasks) < FEWEST_TASKS:
             return {}
         means, noise = np.array([*self.tasks.values()]).T
         count, between = len(means), max(0.0, float(means.var(ddof=1)) - float(noise.mean()))
@@ -220,7 +220,9 @@ def _estimate(
         degrees = np.array([len(of) - 1 for of in tasks.values()])  # by Welch and Satterthwaite
         parts = float((of_seeds**2 / degrees).sum())
         return _Estimate(mean, math.sqrt(total) / count, total**2 / parts if parts else 1.0)
-    error = max(float(hierarchical_bootstrap([*tasks.values()], draws, seed).std()), math.sqrt(total) / count)
+    error = float(hierarchical_bootstrap([*tasks.values()], draws, seed).std())
+    if item_errors:
+        error = max(error, math.sqrt(total) / count)
     known = dict(zip(tasks, zip(means.tolist(), noise.tolist(), strict=True), strict=True))
     return _Estimate(mean, error, count - 1, known, {task: len(of) for task, of in tasks.items()})
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 OVER_ALL_LOOKS = "over all looks"
-INFLATED = "An estimate at an early stop is too large on average, 1.2 to 1.8 times in simulated studies."
+INFLATED = (
+    "An estimate at an early stop is too large on average, up to 1.9 times for small effects in simulated studies."
+)
 
 
 def explain(
