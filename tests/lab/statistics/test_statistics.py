@@ -31,7 +31,7 @@ from attendrop.lab.statistics.paired import (
     t_interval,
     t_test,
 )
-from attendrop.lab.statistics.rules import Collapses, collapse_bound, estimate_of, items_of
+from attendrop.lab.statistics.rules import Collapses, bound_confidence, collapse_bound, estimate_of, items_of
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.tuning_curves import expected_best, tuning_curve
 from attendrop.lab.statistics.verdict import Comparison, Question, judge, judge_family
@@ -733,6 +733,16 @@ def test_the_bound_on_collapses_is_that_of_clopper_and_pearson(collapsed: int, r
     expected = stats.binomtest(collapsed, runs, alternative="less").proportion_ci(0.95).high
     assert collapse_bound(collapsed, runs) == pytest.approx(expected)
     assert collapse_bound(collapsed, runs) == pytest.approx(bound, abs=5e-4)
+
+
+@pytest.mark.parametrize("most", [40, 60, 80, 150])
+def test_the_bound_on_collapses_holds_at_all_looks_together(most: int) -> None:
+    collapsed = np.cumsum(np.random.default_rng(0).random((4000, most)) < 0.1, axis=1)
+    confidence = bound_confidence(most)
+    allowed = [collapse_bound(k, n, confidence) <= 0.1 for n in range(1, most + 1) for k in range(n + 1)]
+    starts = np.cumsum([0, *range(2, most + 1)])
+    passes = np.array(allowed)[starts + collapsed]
+    assert passes[:, 11:].any(1).mean() <= 0.055
 
 
 def test_the_skew_correction_is_hall_s_and_widens_one_side() -> None:

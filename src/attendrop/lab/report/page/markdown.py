@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...tasks.outcomes import SCORE, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, compared_outcomes
 from .._markdown import markdown_code, markdown_text
 from ..analysis import Analysis, checked_analysis
 from .words import (
@@ -55,7 +55,8 @@ def render_markdown(analysis: Analysis) -> str:
         parts.append("\n".join(f"> {'- ' * (i > 0)}{markdown_text(text)}" for i, text in enumerate(analysis.plan)))
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
-        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
+        on_score = (markdown_text(of.sentence) for of in analysis.summary if OUTCOMES[of.outcome].is_score)
+        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}\n\n{_bullets(on_score)}")
     if shrunk := shrunk_tasks(analysis):
         parts.append(f"### {SHRUNK_TITLE}\n\n{_table(('method', 'task', 'difference', 'interval'), shrunk)}")
     parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
