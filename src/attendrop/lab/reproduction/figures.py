@@ -123,7 +123,9 @@ def _map(figure: Any, outcome: Outcome) -> None:
             for x, value in enumerate(row):
                 is_light = colors[protocol][y][x] > sum(limits) / 2
                 color = "black" if is_light else "white"
-                axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=7, color=color)
+                axes.text(
+                    x, y, "" if math.isnan(value) else f"{value:.3f}", ha="center", va="center", fontsize=7, color=color
+                )
     panels[-1].set_xlabel("layer with AD-DROP")
     figure.colorbar(image, ax=list(panels), label="score / largest of the task")
 
