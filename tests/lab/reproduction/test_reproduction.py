@@ -200,10 +200,10 @@ def test_colours_are_those_of_maxabsscaler() -> None:
 
 
 def outcome_of(name: str, measured: list[Measured]) -> Outcome:
-    entry = find_entry(name)
+    entry, cells = find_entry(name), cells_of(measured, "fine-tuning")
     return Outcome(
         entry=name, heading=entry.heading, title=entry.title, is_reading=entry.is_reading, setting="", model="tiny",
-        papers_model="", scale="small", tasks=["glue/rte"], examples={}, seeds=1, cells=cells_of(measured, "fine-tuning"),
+        papers_model="", scale="small", tasks=["glue/rte"], examples={}, seeds=1, cells=cells,
     )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def test_map_has_fine_tuning_first_and_a_panel_for_each_protocol() -> None:
     paper, honest, _ = figure.axes
     assert [axes.get_title() for axes in (paper, honest)] == ["paper protocol", "honest protocol"]
     assert [label.get_text() for label in paper.get_xticklabels()] == ["none", "0", "1"]
-    assert paper.images[0].get_array().tolist() == [[0.5, 1.0, 0.75]]
+    assert paper.images[0].get_array().tolist() == [pytest.approx([0.5, 1.0, 0.75])]
     assert [text.get_text() for text in honest.texts] == ["0.200", "0.100", ""]
 
 
@@ -366,7 +366,7 @@ def test_gates_are_the_logged_probabilities_of_each_layer(data: Path, tmp_path: 
     assert {cell.column for cell in outcome.cells} == {"layer 0", "layer 1"}
     first = next(cell for cell in outcome.cells if cell.column == "layer 0")
     assert 0.4 < first.mean < 0.7
-    assert outcome.verdicts[0].source == "Figure 3"
+    assert not outcome.verdicts  # what the paper says is about QNLI, and the start is a setting
 
 
 @pytest.mark.slow
