@@ -117,7 +117,7 @@ def looks_structured(raw: bytes) -> bool:
     if b"\0" in raw[:1000]:
         return True  # reported by the decoder
     text = raw[:100_000].decode("utf-8", "replace")
-    if table_separator(text) or _has_tagged_words(text) or _has_fasttext_labels(text):
+    if any(is_so(text) for is_so in (table_separator, _has_tagged_words, _has_fasttext_labels, _has_leading_labels)):
         return True
     widths = {len(line.split()) for line in text.split("\n")[:50] if line.strip() and not line.startswith("#")}
     return len(widths) == 1 and widths.pop() > 1
