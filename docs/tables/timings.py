@@ -297,7 +297,7 @@ def speed_in_a_sentence() -> str:
         "fast as in the stock\n"
         f"`Trainer`. AD-DROP makes such a step {min(dearer):.1f} to {max(dearer):.1f} times as long; that is "
         f"{min(small):.2f} to {max(small):.2f} of the time of a\n"
-        f"plain step of the stock `Trainer`, and {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+        f"plain step of the stock `Trainer`, {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
     )
 
 
