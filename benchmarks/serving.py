@@ -161,9 +161,8 @@ def main() -> None:
             server.kill()
     parameters = sum(tensor.numel() for tensor in predictor.model.parameters())
     shared = conditions("cpu", parameters=parameters)
-    names = ("measure", "connections", "requests", "a second", "of the bare loop", "p50 ms", "p95 ms", "MiB", "answers")
-    names += ("tracebacks",)
-    append(options.output, [{**dict.fromkeys(names, ""), **row, **shared} for row in rows])
+    names = "measure", "connections", "requests", "a second", "of the bare loop", "p50 ms", "p95 ms", "MiB", "answers"
+    append(options.output, [{**dict.fromkeys((*names, "tracebacks"), ""), **row, **shared} for row in rows])
 
 
 if __name__ == "__main__":
