@@ -498,6 +498,8 @@ def test_a_label_before_each_text_is_read(tmp_path: Path) -> None:
         ("What is the meaning of word 0 ?", "DESC:def"),
         ("What is the meaning of very word 1 ?", "HUM:ind"),
     ]
+    few = [f"{'ABCDEFGHI'[i]}:x {text}" for i, text in enumerate(questions[:9])]
+    assert rows_of(file(tmp_path, "few.txt", "\n".join(few)))[8] == (questions[8], "I:x")
     words = "".join(f"word{i} NN B-NP\n" + "\n" * (i % 5 == 4) for i in range(60))
     assert list(read_table(file(tmp_path, "b.txt", words)).columns) == ["tokens", "tags"]
 

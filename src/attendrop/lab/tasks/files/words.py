@@ -29,6 +29,7 @@ def read_conll(source: Source) -> Table:
 _BETWEEN = (r"[ \t]+", r"\t", r"\s+", r" *\|+ *", r" *; *", r" *, *")
 _IOB_END = re.compile(r"(?<=.)([^\w\s]+|_)(?:O|[BIESLUM]-\w\S*)$")
 _LOOKED_AT = 500
+_CLASS = re.compile(r"\w+:\w+")  # a class and its finer class, as in TREC
 _LEAST_LINES = 40  # from which on labels before texts are recognised
 _SPACES = " \t\r\u00a0\u3000\u200b"
 
@@ -154,7 +155,8 @@ def _has_leading_labels(text: str) -> bool:
     lines = [line.split() for line in text.split("\n") if line.strip()][: 4 * _LOOKED_AT]
     labels, widths = {line[0] for line in lines}, {len(line) for line in lines}
     has_texts = len(widths) > 2 and sum(map(len, lines)) >= 5 * len(lines)
-    return len(lines) >= _LEAST_LINES and has_texts and 1 < len(labels) <= len(lines) / 8 and min(widths) > 1
+    are_few = len(lines) >= _LEAST_LINES and len(labels) <= len(lines) / 8
+    return has_texts and min(widths) > 1 and len(labels) > 1 and (are_few or all(map(_CLASS.fullmatch, labels)))
 
 
 def _read_leading_labels(source: Source, text: str) -> Table:
