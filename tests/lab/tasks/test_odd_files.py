@@ -490,9 +490,8 @@ def test_comments_above_a_table_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_label_before_each_text_is_read(tmp_path: Path) -> None:
-    lines = [
-        f"{('DESC:def', 'HUM:ind')[i % 2]} What is the meaning of {'very ' * (i % 3)}word {i} ?" for i in range(60)
-    ]
+    questions = [f"What is the meaning of {'very ' * (i % 3)}word {i} ?" for i in range(60)]
+    lines = [f"{('DESC:def', 'HUM:ind')[i % 2]} {text}" for i, text in enumerate(questions)]
     path = file(tmp_path, "train_5500.label", "\n".join(lines) + "\n")
     assert rows_of(path)[:2] == [
         ("What is the meaning of word 0 ?", "DESC:def"),
