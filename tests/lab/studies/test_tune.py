@@ -13,10 +13,11 @@ from attendrop.errors import UserError
 from attendrop.lab.records import TuningResult
 from attendrop.lab.report.page.words import PAPER_LABEL
 from attendrop.lab.studies.spec import RunSpec
-from attendrop.lab.studies.trials import open_storage, without_password
+from attendrop.lab.studies.trials import open_storage
 from attendrop.lab.studies.tune import Tuner
 from attendrop.lab.studies.tune_design import TuneConfig, make_tune_config
 from attendrop.lab.studies.tune_result import summarize
+from attendrop.utils.secrets import without_password
 from helpers.executors import FunctionExecutor
 
 SHARED: dict[str, Any] = {"model": "m", "task": "glue/rte", "method": ["addrop"]}

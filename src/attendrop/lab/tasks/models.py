@@ -7,6 +7,7 @@ model is run only if the user allows it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,6 +53,7 @@ WELL_KNOWN = (
     "sentence-transformers/all-MiniLM-L6-v2",
     "xlm-roberta-base",
 )
+_FEW = 0.1  # of the tensors of the layers may be missing, with a note
 _OTHER_PICKLES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # of a Trainer, without weights
 _PROCESSOR_FILE = "preprocessor_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -258,6 +260,17 @@ def _check_weights(name: str | Path, model: Any, report: dict[str, Any]) -> None
         others = sorted(report["unexpected_keys"])
         known = f" (its tensors are called {others[0]}, and not {encoder[0]})" if others else ""
         raise UserError(f"{name} has no weights for a {type(model).__name__}{known}, so that all would be random.")
+    if misfits := [key for key, *_ in report["mismatched_keys"] if key.startswith(prefix)]:
+        raise UserError(
+            f"the weights of {name} are not of the shapes that its config.json says ({', '.join(sorted(misfits)[:3])});"
+            " copy both from the same model."
+        )
+    layers = [key for key in encoder if re.search(r"\.\d+\.", key)]
+    if (missing := sorted(random.intersection(layers))) and len(missing) > _FEW * len(layers):
+        raise UserError(
+            f"{name} lacks {len(missing):,} of the {len(layers):,} tensors of its layers, such as {missing[0]}, which "
+            "would be random; copy it again, or correct its config.json."
+        )
     for key, tensor in model.state_dict().items():
         if key not in random and tensor.is_floating_point() and not tensor.isfinite().all():
             raise UserError(
