@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from helpers.data import largest_difference, same_bits, weights_of
 from helpers.forks import run_ranks
@@ -20,10 +19,6 @@ from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_t
 # One process runs all of these tests, so that their shared fixtures are created once.
 pytestmark = pytest.mark.xdist_group("distributed")
 
-# Older versions wrap the shards in DDP, with the stock Trainer too.
-needs_sharded_loading = pytest.mark.skipif(
-    tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 19), reason="needs transformers 5.19"
-)
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "train_distributed.py")
 
 
@@ -60,11 +55,7 @@ def test_addrop_changes_the_weights_in_these_runs(
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("mode", "strategy", "sharded"),
-    [
-        ("ddp", "MULTI_CPU", False),
-        ("fsdp", "FSDP", True),
-        pytest.param("sharded_at_load", "MULTI_CPU", True, marks=needs_sharded_loading),
-    ],
+    [("ddp", "MULTI_CPU", False), ("fsdp", "FSDP", True), ("sharded_at_load", "MULTI_CPU", True)],
 )
 def test_two_processes_match_one_process(
     tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]], mode: str, strategy: str, sharded: bool
