@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +14,14 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from attendrop import RegularizedTrainer, parse_method
+from attendrop import RegularizedTrainer, parse_method, prune
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
+    compressed,
+    cpu_steps,
     evaluation,
+    host_batches,
     inference,
     kernels,
     padding,
@@ -27,6 +32,9 @@ from benchmarks import (
     whole_runs,
 )
 from benchmarks.floors import floor_of, weight_passes_of
+from benchmarks.products import products_ms, products_of
+from docs.tables import compression, timings
+from helpers import zoo
 from helpers.data import make_arguments
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
@@ -81,6 +89,30 @@ def test_ceiling_counts_matrix_products(tmp_path: Path) -> None:
     head = (d * d + 2 * d) / n  # of one token in n
     pruned = 2 * block + attention + d * d / n + head  # one vector is projected
     assert float(row["ceiling"]) == pytest.approx((2 * (block + attention) + head) / pruned, abs=6e-4)
+
+
+def test_benchmark_of_compressed_models_writes_a_row_for_each_plan(tmp_path: Path) -> None:
+    zoo.make_model("mpnet").save_pretrained(tmp_path / "model")
+    small = ["--model", str(tmp_path / "model"), "--ways", "torch", "--seconds", "0", "--rounds", "2", "--sizes", "2x8"]
+    plans = ["exact", "constant=1", "removed=1", "tail=1"]
+    compressed.main([*small, "--plans", *plans, "--threads", "1", "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["plan"] for row in rows] == ["stock", *plans]
+    assert all(float(row["fastest ms"]) <= float(row["ms"]) and row["rounds"] == "2" for row in rows)
+    assert "| model (eager) | 2 × 8 | tail=1 | torch |" in compression.latencies(tmp_path / "rows.csv")
+
+
+def test_plans_of_the_benchmark_share_the_weights_that_they_keep() -> None:
+    model = zoo.make_model("mpnet").eval()
+    of = {plan: compressed.compressed(model, plan) for plan in ("stock", "exact", "constant=1", "tail=1", "removed=1")}
+    depth = model.config.num_hidden_layers
+    assert prune.plan_of(of["tail=1"]) == prune.LayerPlan(tail=1)
+    assert prune.plan_of(of["constant=1"]) == prune.LayerPlan(constant=(depth - 1,))
+    assert prune.plan_of(of["removed=1"]) == prune.LayerPlan(removed=(depth - 1,))
+    assert prune.head_reads(of["exact"]) == "first"
+    own = {id(x) for x in model.parameters()}
+    assert all(sum(id(x) not in own for x in each.parameters()) <= 2 for each in of.values())
 
 
 def test_inference_benchmark_refuses_wrong_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +281,64 @@ def test_append_adds_new_columns_to_an_existing_file(tmp_path: Path) -> None:
     records.append(path, [{"a": 5, "c": 6}])
     with path.open(encoding="utf-8") as lines:
         assert [list(row.values()) for row in csv.DictReader(lines)] == [["1", "2", ""], ["3", "4", ""], ["5", "", "6"]]
+
+
+def test_products_alone_are_those_of_a_plain_step(tmp_path: Path) -> None:
+    noted = products_of("tiny", 4, 16, "cpu").calls
+    assert sum(inputs[1][0] == (64, 32) for name, inputs in noted if name == "addmm") >= 2 * 4  # tokens × width
+    plain = products(None, "tiny", tmp_path) / 2  # of two steps of four texts
+    operations = 0
+    for _, inputs in noted:
+        (*rows, inner), (*_, columns) = (inputs[-2][0], inputs[-1][0])
+        operations += 2 * math.prod(rows) * inner * columns
+    assert operations == pytest.approx(plain, rel=0.08)
+    assert products_ms("tiny", 4, 16, "cpu") > 0
+
+
+def test_table_of_peers_has_nothing_before_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timings, "RESULTS", tmp_path)
+    assert timings.peers() == ""
+    row = {"model": "roberta-base", "batch": 16, "length": 128, "x captured": 2.0, "floor": 1.0, "peak MiB": 100}
+    names = trainer_steps.PEERS[:2]
+    rows = [
+        {**row, "provider": name, "train ms": ms, "products ms": 2.5} for name, ms in zip(names, (50, 40), strict=True)
+    ]
+    records.append(tmp_path / "trainer-steps-peers-cuda.csv", rows, is_quiet=True)
+    assert "| stock compiled | 40 | 2.00 | 16.00 | 1.00 | 100 |" in timings.peers()
+
+
+def test_compiled_peers_leave_no_settings_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def make(setting: trainer_steps.Setting, args: Any, **arguments: Any) -> Any:
+        seen.update(compiles=args.torch_compile, mode=args.torch_compile_mode)
+        raise ValueError("only the arguments")
+
+    name = "stock compiled, reduce-overhead"
+    monkeypatch.setitem(trainer_steps.PROVIDERS, name, (make, 1.0))
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match="only the arguments"):
+        trainer_steps.trained(name, trainer_steps.Setting("tiny", 2, 8, "cpu"), trainer_steps.StepTimer(1, 1, 1))
+    assert seen == {"compiles": True, "mode": "reduce-overhead"}
+    assert dict(os.environ) == before
+
+
+def test_host_batches_benchmark_makes_kept_batches_once(tmp_path: Path) -> None:
+    small = ["--texts", "70", "--evaluations", "3", "--output", str(tmp_path / "rows.csv")]
+    host_batches.main(small)
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        made, kept = csv.DictReader(lines)
+    assert [made["batches are"], kept["batches are"]] == ["made each time", "kept"]
+    assert float(kept["later ms"]) < float(kept["first ms"])
+
+
+@pytest.mark.slow
+def test_cpu_steps_benchmark_writes_complete_rows(tmp_path: Path) -> None:
+    small = ["--layers", "1", "--batch", "1", "--length", "8", "--rounds", "1", "--steps", "plain", "addrop", "sam"]
+    cpu_steps.main([*small, "--only", "bfloat16", "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["step"], row["way"]) for row in rows] == [
+        (step, way) for step in cpu_steps.STEPS for way in ("float32", "bfloat16")
+    ]
+    assert all(float(row["processor ms"]) > 0 and float(row["matrix products %"]) > 0 for row in rows)

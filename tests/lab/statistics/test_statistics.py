@@ -591,6 +591,9 @@ def test_interval_of_a_score_over_examples() -> None:
     probabilities, labels = np.tile(PROBABILITIES, (25, 1)), np.tile(LABELS, 25)
     low, high = calibration.score_interval(calibration.brier_score, probabilities, labels, resamples=200)
     assert low < calibration.brier_score(probabilities, labels) < high
+    # nearly constant over the samples: the mean of the few others may not move the interval away from the score
+    low, high = calibration.score_interval(lambda rows: 0.5 if rows.any() else 1.0, np.arange(8) % 2)
+    assert low <= 0.5 <= high
 
 
 def test_interval_of_a_macro_f1_lies_around_the_score() -> None:
