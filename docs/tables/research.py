@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import shorten
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from studies import RESULTS, defaults
@@ -83,10 +84,43 @@ def public_files() -> str:
     )
 
 
+def selective() -> str:
+    """Coverage of prediction sets, and the accuracy of answers above a threshold, on real sets."""
+    lines = []
+    for row in last_rows(RESULTS / "selective.csv", ("set",)):
+        cells = [row["set"], f"{100 * float(row['accuracy']):.1f}", f"{100 * float(row['coverage']):.1f}"]
+        cells += [f"{float(row['classes_in_set']):.2f} of {row['classes']}"]
+        for target in ("0.9", "0.95"):
+            chosen = float(row[f"chosen_{target}"])
+            answered, right = (f"{100 * float(row[f'{name}_{target}'] or 0):.1f}" for name in ("answered", "accuracy"))
+            shown = f"{answered} % answered, {right} right, missed {100 * float(row[f'missed_{target}']):.0f} %"
+            cells.append(shown if chosen >= 0.5 else f"no threshold in {100 * (1 - chosen):.0f} %")
+        lines.append(cells)
+    return table(["set", "accuracy", "coverage, of 90 %", "classes listed", "target 90 %", "target 95 %"], lines)
+
+
+def messy_files() -> str:
+    """From files in the forms of their authors to predictions: what was typed and said, now and before."""
+    lines = []
+    for row in last_rows(RESULTS / "messy-files.csv", ("data set",)):
+        flags = row["train"].removeprefix("attendrop train --model M --train-file ")
+        said, said_before = (shorten(row[name], 160, placeholder=" …") for name in ("said", "said before"))
+        before = "the same" if said_before == said else said_before or "accepted"
+        if row["accepted before"] == "False":
+            before += " (no flag helps)"
+        score = f"{row['predictions']} ({row['form']}), {row['metric']} {float(row['score']):.2f}"
+        cells = [row["data set"], f"`{flags}`", row["stops"], said or "accepted", row["stops before"], before, score]
+        lines.append([cell.replace("|", "\\|") for cell in cells])
+    titles = ["data set", "file and flags", "stops", "what `check` said first", "stops before", "before"]
+    return table([*titles, "predictions, score"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     "defaults": chosen_defaults,
     "public-files": public_files,
+    "messy-files": messy_files,
+    "selective": selective,
     "seeds-to-decide": seeds.markdown,
     "simulated-alarms": lambda: simulated("false alarms"),
     "simulated-coverage": lambda: simulated("coverage"),

@@ -275,7 +275,7 @@ def _difference(result: Result | None) -> float | None:
 
 
 def _title(study: StudyConfiguration, example: StudyRecord | None) -> str:
-    tasks = study.tasks or [example.task if example else ""]
+    tasks = study.tasks or list(study.data) or [example.task if example else ""]
     model = _model_name(example)
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 
