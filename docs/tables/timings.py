@@ -347,13 +347,14 @@ def speed_in_a_sentence() -> str:
     """The first claim of the README."""
     steps = _headline_steps()
     faster = [of.stock / of.plain for of in steps.values()]
+    dearer = [of.addrop / of.plain for of in steps.values()]
     *small, largest = (of.addrop / of.stock for of in steps.values())
     return (
         f"**Faster steps.** On one GPU, a step of plain fine-tuning is {min(faster):.1f} to {max(faster):.1f} times as "
         "fast as in the stock\n"
-        f"`Trainer`. A step with AD-DROP takes {min(small):.2f} to {max(small):.2f} of the time of a *plain* step of "
-        "the stock `Trainer`,\n"
-        f"and {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+        f"`Trainer`. AD-DROP makes such a step {min(dearer):.1f} to {max(dearer):.1f} times as long; that is "
+        f"{min(small):.2f} to {max(small):.2f} of the time of a\n"
+        f"plain step of the stock `Trainer`, {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
     )
 
 
