@@ -107,7 +107,7 @@ def messy_files() -> str:
         said, said_before = (shorten(row[name], 160, placeholder=" …") for name in ("said", "said before"))
         before = "the same" if said_before == said else said_before or "accepted"
         if row["accepted before"] == "False":
-            before += " (no flag helps)"
+            before += " (not with these flags)"
         score = f"{row['predictions']} ({row['form']}), {row['metric']} {float(row['score']):.2f}"
         cells = [row["data set"], f"`{flags}`", row["stops"], said or "accepted", row["stops before"], before, score]
         lines.append([cell.replace("|", "\\|") for cell in cells])
