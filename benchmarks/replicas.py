@@ -43,10 +43,11 @@ from attendrop import ADDrop, Engine
 from attendrop.capture.graphs import Graphs
 from attendrop.random import preserved
 
+from .fusions import compiled
 from .profile import by_kind, kernels_of
 from .records import RESULTS, append, conditions, spread_of
 from .shapes import MODELS, make_model
-from .stacked import StackedAdamW, StackedLayerNorm, StackedTraining, stack
+from .stacked import StackedAdamW, StackedLayerNorm, StackedTraining, stack, stacked_norm
 
 WARM_UP = 10  # steps
 WINDOWS = 5
@@ -63,7 +64,7 @@ class Replicas:
         replicas: How many.
         size: Examples of a replica, and their tokens.
         device: "cpu" or "cuda".
-        compiles_norms: Whether torch.compile makes one kernel of what follows a norm.
+        compiles_norms: Whether torch.compile fuses norms with their weights and biases.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Replicas:
         stacked = stack([make_model(model, size[1], device)] * replicas).train()
         for module in stacked.modules():
             if compiles_norms and isinstance(module, StackedLayerNorm):
-                module.scale = _compiled_scale()
+                module.compute = compiled(stacked_norm)
         ids = torch.randint(1000, 30000, (replicas * size[0], size[1]), device=device)
         first = 2 if stacked.config.model_type == "roberta" else 0
         self.batch = {
@@ -158,10 +159,6 @@ class Replicas:
             "kinds": {k.name: [round(k.milliseconds, 3), round(k.calls)] for k in by_kind(kernels, step)},
             "kernels": {k.name[:90]: [round(k.milliseconds, 3), round(k.calls)] for k in kernels[:20]},
         }
-
-
-def _compiled_scale() -> Any:
-    return torch.compile(torch.addcmul, dynamic=False)
 
 
 class Counting(TrainerCallback):

@@ -12,7 +12,7 @@ a step costs the same, and is no training run. Kernels that take a key by row wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -55,12 +55,17 @@ class StackedLayerNorm(nn.Module):
         super().__init__()
         self.weight, self.bias = _stacked(norms, "weight"), _stacked(norms, "bias")
         self.eps = norms[0].eps
-        self.scale = torch.addcmul  # bias + x · weight
+        self.compute: Callable[..., Tensor] = stacked_norm
 
     def forward(self, x: Tensor) -> Tensor:
-        replicas, width = self.weight.shape
-        rows = nn.functional.layer_norm(x, (width,), eps=self.eps).view(replicas, -1, width)
-        return self.scale(self.bias.unsqueeze(1), rows, self.weight.unsqueeze(1)).view(x.shape)
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        return self.compute(rows, self.weight, self.bias, self.eps).view(x.shape)
+
+
+def stacked_norm(rows: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return the norms of rows [S, N, H], with weight and bias [S, H]."""
+    normal = nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps)
+    return torch.addcmul(bias.unsqueeze(1), normal, weight.unsqueeze(1))
 
 
 class StackedEmbedding(nn.Module):
@@ -77,8 +82,9 @@ class StackedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         replicas, count, width = self.weight.shape
-        first = torch.arange(0, replicas * count, count, device=ids.device).repeat_interleave(len(ids) // replicas)
-        return nn.functional.embedding(ids + first.unsqueeze(1), self.weight.view(-1, width))
+        first = torch.arange(0, replicas * count, count, device=ids.device).view(-1, 1, 1)
+        rows = (ids.view(replicas, -1, ids.shape[-1]) + first).view(ids.shape)
+        return nn.functional.embedding(rows, self.weight.view(-1, width))
 
 
 _KINDS: dict[type[nn.Module], Any] = {

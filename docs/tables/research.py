@@ -14,16 +14,37 @@ from .markdown import table
 from .results import last_rows
 
 
-def simulated(quantity: str) -> str:
-    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study."""
+def simulated(quantity: str, rules: str = "second") -> str:
+    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study.
+
+    Args:
+        quantity: What was simulated.
+        rules: The edition of the rules; empty for what does not depend on them.
+    """
     shares: dict[str, dict[str, str]] = {}
-    for row in last_rows(RESULTS / "statistics.csv", ("seeds", "methods", "differences"), quantity=quantity):
-        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else row["seeds"]
+    for row in _simulations(quantity, rules):
+        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else "until decided"
         study += f", {row['methods']} methods" if row["methods"] != "1" else ""
         shares.setdefault(row["differences"], {})[study] = f"{100 * float(row['measured']):.1f}"
     studies = list(dict.fromkeys(study for of in shares.values() for study in of))
     lines = [[name, *(of.get(study, "") for study in studies)] for name, of in shares.items()]
     return table(["differences", *studies], lines)
+
+
+def simulated_inflation() -> str:
+    """The mean estimate of studies that say "helps" until they are decided, as a multiple of the true effect."""
+    ratios: dict[str, list[str]] = {}
+    for rules in ("first", "second"):
+        for row in _simulations("estimate at the stop / effect", rules):
+            effect = row["differences"].removeprefix("normal, effect ")
+            ratios.setdefault(effect, []).extend([f"{float(row['measured']):.2f} ×", f"{float(row['mean_seeds']):.0f}"])
+    titles = ["effect / deviation", "first rules", "seeds", "these rules", "seeds"]
+    return table(titles, [[effect, *of] for effect, of in ratios.items()])
+
+
+def _simulations(quantity: str, rules: str) -> list[dict[str, str]]:
+    key = ("seeds", "methods", "differences")
+    return last_rows(RESULTS / "statistics.csv", key, quantity=quantity, rules=rules)
 
 
 def simulated_ensembles() -> str:
@@ -123,9 +144,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "selective": selective,
     "seeds-to-decide": seeds.markdown,
     "simulated-alarms": lambda: simulated("false alarms"),
+    "simulated-alarms-first": lambda: simulated("false alarms", "first"),
     "simulated-coverage": lambda: simulated("coverage"),
-    "simulated-bca": lambda: simulated("coverage of BCa"),
+    "simulated-bca": lambda: simulated("coverage of BCa", ""),
     "simulated-power": lambda: simulated("power"),
+    "simulated-power-first": lambda: simulated("power", "first"),
+    "simulated-most-power": lambda: simulated("most power of any test", ""),
+    "simulated-population": lambda: simulated("false alarms about other test sets"),
+    "simulated-population-first": lambda: simulated("false alarms about other test sets", "first"),
+    "simulated-inflation": simulated_inflation,
     "simulated-ensembles": simulated_ensembles,
     "simulated-calibration": simulated_calibration,
     "simulated-equivalence": lambda: simulated('false "no difference"'),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attendrop.lab.reproduction.entry import PAPERS, Entry
 from attendrop.lab.reproduction.figures import draw
-from attendrop.lab.reproduction.outcome import OUTCOME_FILE, Outcome
+from attendrop.lab.reproduction.outcome import OUTCOME_FILE, Outcome, verdicts_of
 from attendrop.lab.reproduction.page import body_of
 from attendrop.lab.reproduction.registry import ENTRIES
 from attendrop.lab.reproduction.run import needed_of
@@ -61,6 +61,8 @@ def store(archive: Path, results: Path = RESULTS, images: Path = IMAGES) -> list
 def measured(entry: Entry, model: str, results: Path = RESULTS) -> tuple[Part, Outcome] | None:
     """Return the outcome of an entry on a model: that of a GPU if there is one; None if there is none.
 
+    What the papers say is compared with its numbers by the rules of today.
+
     Args:
         entry: The entry.
         model: A key of `MODELS`.
@@ -69,7 +71,10 @@ def measured(entry: Entry, model: str, results: Path = RESULTS) -> tuple[Part, O
     for part in (*PARTS[GPU], *PARTS[CPU]):
         file = results / f"{part.name}.json"
         if (part.entry, part.model) == (entry.name, model) and file.is_file():
-            return part, Outcome.read(file, "store it again")
+            outcome = Outcome.read(file, "store it again")
+            outcome.setting = entry.setting
+            outcome.verdicts = verdicts_of(entry, outcome.cells, outcome.papers_model, outcome.scale)
+            return part, outcome
     return None
 
 

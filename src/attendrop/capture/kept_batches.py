@@ -60,7 +60,7 @@ class KeptBatches(Dataset[int]):
             size = sum(x.nbytes for x in batch.values() if isinstance(x, Tensor))
             if self._bytes + size > _MOST_BYTES:
                 return batch
-            for name, value in batch.items() if self._pins else ():
+            for name, value in list(batch.items()) if self._pins else ():
                 if isinstance(value, Tensor):
                     batch[name] = value.pin_memory()
             self._batches[key], self._bytes = batch, self._bytes + size

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ...errors import UserError
+from ...utils.shell import command_line
 from ..reproduction.entry import PAPERS, Entry
 from ..reproduction.outcome import NOT_TRANSCRIBED, Outcome
 from ..reproduction.page import READING, table_rows
@@ -68,7 +68,7 @@ def reproduce_command(
     options = {"model": model, "data": data, "scale": scale, "task": task, "seeds": seeds}
     given = {name: value for name, value in options.items() if value not in (None, [], "paper")}
     protocols = {} if protocol == "both" else {"protocol": protocol}
-    command = shlex.join(["attendrop", "reproduce", chosen.name, *as_arguments({**given, **protocols, **settings})])
+    command = command_line("attendrop", "reproduce", chosen.name, *as_arguments({**given, **protocols, **settings}))
     _announce(chosen, setup.tasks, place)
     made = executor.make(settings)
     try:
@@ -92,19 +92,16 @@ def print_entries() -> None:
     """Print all entries of each paper."""
     for paper, (title, place) in PAPERS.items():
         own = [entry for entry in ENTRIES.values() if entry.paper == paper]
-        table = plain_table("entry", "what it shows", "the paper's models", "its numbers")
+        table = plain_table("entry", "what it shows")
         table.title, table.title_justify = shown(f"{title}, {place}"), "left"
         for one in own:
             mark = " *" if one.is_reading else ""
-            table.add_row(shown(one.name + mark), shown(one.title), shown(", ".join(one.models)), _published(one))
+            table.add_row(shown(one.name + mark), shown(one.title))
         console.print(table)
     console.print(f"* {READING[0].lower()}{READING[1:]}", soft_wrap=True)
+    numbers = [f"{one.name}, {n.row}, {n.column}: {n.value:g}" for one in ENTRIES.values() for n in one.numbers]
+    console.print(shown(f"the paper's number is known for {'; '.join(numbers)}, and otherwise {NOT_TRANSCRIBED}"))
     console.print("run one with attendrop reproduce ENTRY --model MODEL --data FOLDER, first with --scale small")
-
-
-def _published(entry: Entry) -> str:
-    numbers = [f"{number.row}, {number.column}: {number.value:g}" for number in entry.numbers]
-    return shown("; ".join(numbers) or NOT_TRANSCRIBED)
 
 
 def _announce(entry: Entry, tasks: tuple[str, ...], folder: Path) -> None:

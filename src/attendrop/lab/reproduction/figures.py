@@ -15,6 +15,7 @@ from .registry import find_entry
 _WIDEST = 3  # panels side by side
 _ONE_UNIT = ("robustness", "gates")
 _LINES = {"paper": "-", "honest": "--", "last": "-"}
+_MOST_TICKS = 8  # places of lines that all have their number
 _CHARACTERS = 13  # of a title, in an inch
 
 
@@ -65,6 +66,9 @@ def _lines(figure: Any, outcome: Outcome) -> None:
     panels = _panels(figure, columns, is_one_unit=entry.measure in _ONE_UNIT)
     for column, axes in panels.items():
         axes.set_xlabel(entry.axis, fontsize=8)
+        places = sorted({cell.x for cell in outcome.cells if cell.column == column and cell.x is not None})
+        if len(places) <= _MOST_TICKS:
+            axes.set_xticks(places, [f"{x:g}" for x in places])
         for number, row in enumerate(rows):
             for protocol in outcome.protocols:
                 cells = _line(outcome.cells, row, column, protocol)
@@ -111,7 +115,7 @@ def _map(figure: Any, outcome: Outcome) -> None:
     means = {p: [[outcome_mean(outcome, c, p, x) for x in places] for c in columns] for p in outcome.protocols}
     colors = {protocol: [max_abs_scaled(row) for row in rows] for protocol, rows in means.items()}
     shares = [share for rows in colors.values() for row in rows for share in row if not math.isnan(share)]
-    limits = min(shares), max(shares)
+    limits = min(shares), max(shares) if max(shares) > min(shares) else min(shares) + 0.1
     figure.set_size_inches(max(5.0, 0.62 * len(places) + 2.0), len(means) * (0.5 * len(columns) + 0.9) + 0.8)
     panels = figure.subplots(len(means), 1, squeeze=False).flatten()
     for axes, (protocol, rows) in zip(panels, means.items(), strict=True):
@@ -123,7 +127,9 @@ def _map(figure: Any, outcome: Outcome) -> None:
             for x, value in enumerate(row):
                 is_light = colors[protocol][y][x] > sum(limits) / 2
                 color = "black" if is_light else "white"
-                axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=7, color=color)
+                axes.text(
+                    x, y, "" if math.isnan(value) else f"{value:.3f}", ha="center", va="center", fontsize=7, color=color
+                )
     panels[-1].set_xlabel("layer with AD-DROP")
     figure.colorbar(image, ax=list(panels), label="score / largest of the task")
 

@@ -89,7 +89,7 @@ def table_rows(outcome: Outcome, entry: Entry) -> tuple[list[str], list[list[str
             cells = {p: outcome.find(row, column, p, x) for p in outcome.protocols}
             if all(cell is None for cell in cells.values()):
                 continue
-            where = column if x is None else f"{column}, {entry.axis} {x:g}"
+            where = column if x is None else f"{column}, {entry.axis} = {x:g}"
             rows.append([where, row, _published(entry, row, column), *(_cell(c, entry) for c in cells.values())])
     return ["", "row", "paper", *(f"ours, {protocol} protocol" for protocol in outcome.protocols)], rows
 
