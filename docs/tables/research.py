@@ -143,7 +143,7 @@ def messy_files() -> str:
             before,
             score,
         ]
-        lines.append([cell.replace("|", "\\|") for cell in cells])
+        lines.append([cell.replace("|", "\\|") for cell in [*cells, score]])
     titles = ["data set", "file and flags", "stops", "what `check` said first", "stops before", "before"]
     return table([*titles, "predictions, score"], lines)
 
