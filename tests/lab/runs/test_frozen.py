@@ -13,6 +13,9 @@ from transformers import AutoTokenizer
 from attendrop import load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.runs import fine_tune
+from attendrop.lab.runs.baselines import _is_clear
+from attendrop.lab.tasks import METRICS, Task
+from attendrop.lab.tasks.kinds.answers import ClassAnswers
 from helpers.cli_tools import OTHER, save_encoder, sentences, write_csv
 
 
@@ -81,6 +84,17 @@ def test_words_that_win_are_named_first(folder: Path) -> None:
     assert result.sentence in repr(result)
     assert "TF-IDF" in result._repr_html_()
     assert not run(folder, "without", no_baselines=True).record.baselines.scores
+
+
+def test_few_examples_show_no_difference() -> None:
+    """One more right answer of four, and even three, are noise; a resample that lacks it would say so."""
+    task = Task("t", "classification", ("text",), "label", labels=("a", "b"))
+    for metric, level in (("accuracy", 0.05), ("macro_f1", 0.025)):
+        for right, count, is_clear in ((1, 4, False), (3, 30, False), (12, 60, True)):
+            gold = np.arange(count) % 2
+            one, other = (np.eye(2)[gold].astype(float), np.eye(2)[np.where(np.arange(count) < right, 1 - gold, gold)])
+            answers = [ClassAnswers(task, values, gold) for values in (one, other)]
+            assert _is_clear(METRICS[metric], *answers, level) == is_clear, (metric, right, count)
 
 
 def test_the_frozen_head_is_kept_where_it_is_better(folder: Path) -> None:
