@@ -13,6 +13,7 @@ paired bootstrap, at 5 % divided by the number of baselines.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from ..statistics.linear import fit_ridge, stratified
 from ..tasks.kinds import Answers
 from ..tasks.metrics import metric_label
 from ..tasks.pooling import can_have_pooling
-from .frozen import BATCH, MOST_EXAMPLES, Frozen
+from .frozen import BATCH, MOST_EXAMPLES, Frozen, fit_pairs
 from .keeping import LEVEL, p_value
 from .settings import RunConfig
 
@@ -82,7 +83,8 @@ class Baselines:
             return
         if not is_read:
             mine, other = (one[0] if texts == 1 else _of_pairs(one) for one in sides)
-            self._of_means[MEANS] = linear.fit(mine, gold[rows], max(len(task.labels), 1))(other)
+            fit = linear.fit if texts == 1 else functools.partial(fit_pairs, linear)
+            self._of_means[MEANS] = fit(mine, gold[rows], max(len(task.labels), 1))(other)
         if has_cosine:
             mine, other = ((one[0] * one[1]).sum(1) for one in map(_of_length_one, sides))
             self._of_means[COSINE] = fit_ridge(mine[:, None], gold[rows].astype(float), (1e-6,))(other[:, None])[:, 0]
