@@ -9,7 +9,7 @@ CLI_STAMP := $(VENV)/.installed-cli
 # The packages are installed without bytecode, so Python must be allowed to keep what it compiles.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo setup check test test-long test-gpu coverage dist lint
+.PHONY: help demo setup check test test-long test-gpu coverage dist sbom lint
 .PHONY: bench bench-steps bench-kernels bench-bits bench-trainer bench-inference bench-runs tables
 
 help:  ## Show this list
@@ -51,12 +51,20 @@ coverage: setup  ## Run the tests and measure their branch coverage of the packa
 
 dist: setup  ## Build the wheel and the source archive in dist/, and check them
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
+	@# The time of the commit and one mode of files: two builds of a commit are equal to the byte.
+	umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
+
+sbom: dist  ## List what an installation of the wheel contains, with versions, in build/sbom.json (CycloneDX)
+	rm -rf build/installed && $(PYTHON) -m venv build/installed
+	build/installed/bin/pip install --quiet --constraint $(CONSTRAINTS) "$$(grep '^torch==' $(CONSTRAINTS))" dist/*.whl
+	$(BIN)/pip install --quiet 'cyclonedx-bom>=7'
+	$(BIN)/cyclonedx-py environment build/installed/bin/python --output-reproducible --output-file build/sbom.json
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 bench: setup  ## Everything on the page about cost, on the GPU where there is one, and the tables

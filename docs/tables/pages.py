@@ -6,7 +6,7 @@ import argparse
 import re
 from importlib import import_module
 
-from . import methods, research, timings
+from . import compression, methods, research, timings
 from .methods import ROOT, works_with
 
 PAGES = (
@@ -16,7 +16,7 @@ PAGES = (
 )
 MARKED = re.compile(r"(<!-- table: (?P<name>[a-z0-9_-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
-TABLES = {**timings.TABLES, **methods.TABLES, **research.TABLES}
+TABLES = {**timings.TABLES, **methods.TABLES, **research.TABLES, **compression.TABLES}
 
 
 def generated(name: str) -> str:

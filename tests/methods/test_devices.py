@@ -18,7 +18,7 @@ from helpers import zoo
 from helpers.settings import SETTINGS, bert_for
 
 # They read a value on the host: whether something is finite, all True, or equal.
-READS_VALUES = {"concrete_dropout", "rdrop", "structure_mask", "supertickets"}
+READS_VALUES = {"concrete_dropout", "rdrop", "softtriple", "structure_mask", "supertickets"}
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in READS_VALUES])

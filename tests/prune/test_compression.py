@@ -179,7 +179,39 @@ def test_layers_are_chosen_at_any_state(by: str) -> None:
         assert edit == Edit("constant", scores.index(max(scores)))
 
 
+class FourGates:
+    """A generator that prunes layer 1 first."""
+
+    def drop_probabilities(self, batch: Any) -> torch.Tensor:
+        return torch.tensor([0.1, 0.9, 0.2, 0.3])
+
+
+def test_gate_is_read_by_layer_after_removal_and_stops_at_its_threshold() -> None:
+    model = deep("multilabel")
+    apply_plan(model, LayerPlan(removed=(1,)), is_final=False)
+    assert prune.score_layers(model, BATCHES[:1], "gate", FourGates()) == pytest.approx([0.1, 0.2, 0.3])
+    teacher = Teacher.of(deep("multilabel"))
+    chosen = []
+    for threshold in (None, 0.25, 0.31):
+        chooser = Chooser(["constant"], "gate", teacher, BATCHES[:2], {"constant": 1.0}, FourGates(), threshold)
+        chosen.append(chooser.next(model))
+    assert chosen == [Edit("constant", 3), Edit("constant", 3), None]
+    apply_plan(model, LayerPlan(constant=(3,), removed=(1,)), is_final=False)
+    assert prune.score_layers(model, BATCHES[:1], "gate", FourGates()) == pytest.approx([0.1, 0.2, float("-inf")])
+    chooser = Chooser(["tail"], "gate", teacher, BATCHES[:2], {"tail": 1.0}, FourGates(), 0.99)
+    assert chooser.next(model) == Edit("tail", 3)  # its attention is constant already
+
+
 # ------------------------------------------------------------------------------------------------ whole compressions
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_number_of_layers_is_chosen_by_the_gate() -> None:
+    gate = {"target": None, "by": "gate", "generator": FourGates(), "ways": None, "final_epochs": 0}
+    assert compressed(deep("multilabel"), count=2, **gate).plan == LayerPlan(constant=(1, 3))
+    few = compressed(deep("multilabel"), count=3, threshold=0.25, **gate)
+    assert few.plan == LayerPlan(constant=(1, 3))
+    assert not few.reached
 
 
 @pytest.mark.usefixtures("clock")
@@ -246,7 +278,9 @@ def test_every_way_and_greedy_choice(ways: tuple[str, ...]) -> None:
     [
         ("multilabel", {"target": 9}, "target is 9×, and the fastest that tail can be on this machine is 3.08×"),
         ("token", {"target": 3, "ways": ("tail", "constant")}, "there is only constant attention"),
-        ("multilabel", {"target": None}, "give either target"),
+        ("multilabel", {"target": None}, "give one of target"),
+        ("multilabel", {"target": None, "count": 0}, "count is 0; it must be a whole number of at least 1"),
+        ("multilabel", {"threshold": 0.5}, "threshold is 0.5 and by is 'top'"),
         ("multilabel", {"target": 1}, "target is 1; it must be above 1"),
         ("multilabel", {"target": None, "tolerance": 2, "score": len}, "tolerance is 2; it must be at least 0"),
         ("multilabel", {"target": None, "tolerance": 0.1}, "tolerance needs score"),
@@ -281,5 +315,6 @@ def test_models_are_timed_in_turns() -> None:
     assert all(time > 0 for time in times.values())
 
 
-def test_defaults_are_those_of_the_settings() -> None:
-    assert Compression([], [], {}).ways == ("tail", "constant")
+def test_criteria_choose_among_layers_by_default() -> None:
+    assert Compression([], [], {})._ways == ("tail", "constant")
+    assert Compression([], [], {}, by="gradient")._ways == ("constant",)

@@ -12,10 +12,11 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from attendrop import RegularizedTrainer, parse_method
+from attendrop import RegularizedTrainer, parse_method, prune
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
+    compressed,
     evaluation,
     inference,
     kernels,
@@ -27,6 +28,8 @@ from benchmarks import (
     whole_runs,
 )
 from benchmarks.floors import floor_of, weight_passes_of
+from docs.tables import compression
+from helpers import zoo
 from helpers.data import make_arguments
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
@@ -81,6 +84,30 @@ def test_ceiling_counts_matrix_products(tmp_path: Path) -> None:
     head = (d * d + 2 * d) / n  # of one token in n
     pruned = 2 * block + attention + d * d / n + head  # one vector is projected
     assert float(row["ceiling"]) == pytest.approx((2 * (block + attention) + head) / pruned, abs=6e-4)
+
+
+def test_benchmark_of_compressed_models_writes_a_row_for_each_plan(tmp_path: Path) -> None:
+    zoo.make_model("mpnet").save_pretrained(tmp_path / "model")
+    small = ["--model", str(tmp_path / "model"), "--ways", "torch", "--seconds", "0", "--rounds", "2", "--sizes", "2x8"]
+    plans = ["exact", "constant=1", "removed=1", "tail=1"]
+    compressed.main([*small, "--plans", *plans, "--threads", "1", "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["plan"] for row in rows] == ["stock", *plans]
+    assert all(float(row["fastest ms"]) <= float(row["ms"]) and row["rounds"] == "2" for row in rows)
+    assert "| model (eager) | 2 × 8 | tail=1 | torch |" in compression.latencies(tmp_path / "rows.csv")
+
+
+def test_plans_of_the_benchmark_share_the_weights_that_they_keep() -> None:
+    model = zoo.make_model("mpnet").eval()
+    of = {plan: compressed.compressed(model, plan) for plan in ("stock", "exact", "constant=1", "tail=1", "removed=1")}
+    depth = model.config.num_hidden_layers
+    assert prune.plan_of(of["tail=1"]) == prune.LayerPlan(tail=1)
+    assert prune.plan_of(of["constant=1"]) == prune.LayerPlan(constant=(depth - 1,))
+    assert prune.plan_of(of["removed=1"]) == prune.LayerPlan(removed=(depth - 1,))
+    assert prune.head_reads(of["exact"]) == "first"
+    own = {id(x) for x in model.parameters()}
+    assert all(sum(id(x) not in own for x in each.parameters()) <= 2 for each in of.values())
 
 
 def test_inference_benchmark_refuses_wrong_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "attendrop"
 LAYERS = """\
     lab.cli
     lab.reproduction
-    lab.compression, lab.dropped
+    lab.compression, lab.dropped, lab.exporting
     lab.robustness, lab.serving, lab.studies
     lab.runs
     lab.evaluation

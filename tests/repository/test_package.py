@@ -50,9 +50,8 @@ def test_grouped_tests_share_one_process(request: pytest.FixtureRequest) -> None
     assert request.node.nodeid.endswith("@package")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources, so that nothing is written into the checkout."""
+def build_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Builds the wheel as `make dist` does, from a copy of the sources: nothing is written into the checkout."""
     sources, target = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -60,10 +59,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(ROOT / name, sources / name)
     build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(target), str(sources)]
-    done = subprocess.run(build, capture_output=True, text=True)
+    variables = {**os.environ, "SOURCE_DATE_EPOCH": "1767225600"}
+    done = subprocess.run(build, capture_output=True, text=True, env=variables, umask=0o022)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = target.iterdir()
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +108,11 @@ def test_wheel_contains_every_module_and_the_type_information(wheel: Path) -> No
     others = {"py.typed", "__init__.pyi", "lab/cli/flags.json", "lab/serving/page.html"}
     assert names == modules | page | {f"attendrop/{name}" for name in others}
     assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
+
+
+@pytest.mark.slow
+def test_wheel_is_the_same_to_the_byte_when_built_again(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert build_wheel(tmp_path_factory).read_bytes() == wheel.read_bytes()
 
 
 def test_installed_wheel_prints_its_version(environment: Path, tmp_path: Path) -> None:

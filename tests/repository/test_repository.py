@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -57,6 +59,11 @@ def test_no_variable_is_called_found() -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_run_existing_make_targets(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    schema = ["--builtin-schema", "vendor.github-workflows"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", *schema, str(path)], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
     workflow = read_yaml(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert True in workflow  # YAML 1.1 reads the key `on` as True

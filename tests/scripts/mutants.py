@@ -39,7 +39,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("        self._micro_batches += 1\n", "", "trainer:accumulation"),
         ("total = total + share * penalty", "total = total + penalty", "engine:penalty r3f:accumulated"),
         ("return loss / count if count > 1 else loss", "return loss", "freelb:hand"),
-        ("with nullcontext() if is_last else preserved(batch.step.device),", "with nullcontext(),", "freelb:dropout"),
+        ("with nullcontext() if redraws else preserved(batch.step.device),", "with nullcontext(),", "freelb:dropout"),
         ("plan = plan | own.repeated(self.views, rows)", "plan = plan | own", "engine:views rdrop:composes"),
         ("done // self._steps_per_epoch", "(done + 1) // self._steps_per_epoch", "engine:epochs"),
         ("torch.stack(values).mean() for name",

@@ -313,7 +313,7 @@ class Engine:
         return [method for method in self.regularizers if not isinstance(method, TrainsNetworks)]
 
     def passes(self, batch: MicroBatch, plan: Planner | None = None) -> Generator[dict[str, Any], None, None]:
-        """Call the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
+        """Call the hooks of the micro-batch, and for each tracked pass yield its inputs while the plan is applied.
 
         Args:
             batch: what `begin_micro_batch` returned.

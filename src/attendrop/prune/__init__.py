@@ -23,7 +23,7 @@ from .criteria import effects_of_uniform, score_layers
 from .depth import drop_layers, every_other
 from .layer_plan import LayerPlan, apply_plan, plan_of
 from .measure import Comparison, Cost, cost_of
-from .onnx import export_onnx
+from .onnx import export_onnx, export_program, quantize_onnx
 from .storage import load, save
 from .surgery import Pruned, prune
 from .tail import head_reads
@@ -44,10 +44,12 @@ __all__ = [
     "effects_of_uniform",
     "every_other",
     "export_onnx",
+    "export_program",
     "head_reads",
     "load",
     "plan_of",
     "prune",
+    "quantize_onnx",
     "save",
     "score_layers",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -25,6 +26,15 @@ CHOICES = (TOP, GREEDY, *CRITERIA)
 WAYS = ("tail", "constant", "remove")
 
 Batch = Mapping[str, Any]
+
+
+def ways_of(by: str) -> tuple[str, ...]:
+    """Return the ways that are allowed where none is named: a tail has one next layer, and criteria choose among them.
+
+    Args:
+        by: One of `CHOICES`.
+    """
+    return ("tail", "constant") if by in (TOP, GREEDY) else ("constant",)
 
 
 def possible_edits(model: Any, ways: Sequence[str]) -> list[Edit]:
@@ -59,6 +69,8 @@ class Chooser:
         batches: A few batches, with labels for "gradient".
         savings: Way -> the milliseconds that one edit saves.
         generator: Only for "gate".
+        threshold: Only for "gate": layers whose drop probability is not above it keep their attention; None = all may
+            be pruned.
     """
 
     ways: Sequence[str]
@@ -67,6 +79,7 @@ class Chooser:
     batches: Sequence[Batch]
     savings: Mapping[str, float]
     generator: Gate | None = None
+    threshold: float | None = None
     _outputs: list[Tensor] | None = None
 
     def next(self, model: Any) -> Edit | None:
@@ -76,6 +89,9 @@ class Chooser:
             model: The model in its present state, without an exact tail.
         """
         edits = possible_edits(model, self.ways)
+        if self.threshold is not None:
+            above = self._gates(model)
+            edits = [edit for edit in edits if above[edit.layer] > self.threshold]
         if not edits:
             return None
         first = [edit for edit in edits if edit.way == edits[0].way]
@@ -86,6 +102,12 @@ class Chooser:
         scores = score_layers(model, self.batches, self.by, self.generator)
         numbers = remaining_layers(model.config, plan_of(model).removed)
         return max(first, key=lambda edit: scores[numbers.index(edit.layer)])
+
+    def _gates(self, model: Any) -> dict[int, float]:
+        """Return the drop probability of each layer that is left; that of one with constant attention is infinite."""
+        scores = score_layers(model, self.batches, "gate", self.generator)
+        numbers = remaining_layers(model.config, plan_of(model).removed)
+        return {number: inf if score == -inf else score for number, score in zip(numbers, scores, strict=True)}
 
     def _greedy(self, model: Any, edits: Sequence[Edit]) -> Edit:
         if len(edits) == 1:

@@ -21,9 +21,9 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import UserError
-from ..utils.checks import check_choice
+from ..utils.checks import check_choice, check_number, check_whole
 from ..utils.files import load_json, whole_folder, write_json
-from .choice import CHOICES, WAYS, Chooser, Score, fastest_plan
+from .choice import CHOICES, WAYS, Chooser, Score, fastest_plan, ways_of
 from .criteria import Gate
 from .distillation import Batch, Teacher, distil, divergence_of
 from .fading import Fading
@@ -72,7 +72,7 @@ class Compressed:
         model: The compressed model, in eval mode.
         stages: The uncompressed model with its exact tail, the model after each edit, and the final one.
         learning_rate: The learning rate that was chosen.
-        reached: Whether the target was reached.
+        reached: Whether the target or the count was reached.
     """
 
     model: Any
@@ -112,10 +112,12 @@ class Compression:
     shapes: Mapping[str, Batch]
     target: float | None = None
     tolerance: float | None = None
+    count: int | None = None
     score: Score | None = None
-    ways: Sequence[str] = ("tail", "constant")
+    ways: Sequence[str] | None = None
     by: str = "top"
     generator: Gate | None = None
+    threshold: float | None = None
     stage_epochs: float = 1.0
     final_epochs: float = 3.0
     learning_rate: float | None = None
@@ -138,9 +140,9 @@ class Compression:
         self._check(model)
         teacher = Teacher.of(copy.deepcopy(model), self.targets).fitted(self.batches[:8])
         stock = teacher.model
-        ways = [way for way in self.ways if way != "tail" or head_reads(model) is not None]
+        ways = [way for way in self._ways if way != "tail" or head_reads(model) is not None]
         savings = self._savings(stock, ways)
-        chooser = Chooser(ways, self.by, teacher, self.held_out, savings, self.generator)
+        chooser = Chooser(ways, self.by, teacher, self.held_out, savings, self.generator, self.threshold)
         student, rate = self._begin(model, teacher, chooser)
         while not self._is_enough():
             edit = chooser.next(student)
@@ -159,21 +161,34 @@ class Compression:
             )  # fmt: skip
         apply_plan(student, plan_of(student))
         self._note(student, stock, "final", teacher)
-        reached = self.target is None or self.stages[-2].speedup >= self.target
+        is_fast = self.target is None or self.stages[-2].speedup >= self.target
+        reached = is_fast and (self.count is None or len(self.stages) > self.count + 1)
         return Compressed(student.eval(), self.stages, rate, reached)
 
     # ---- before the first stage --------------------------------------------------------------------------------------
 
+    @property
+    def _ways(self) -> tuple[str, ...]:
+        return ways_of(self.by) if self.ways is None else tuple(self.ways)
+
     def _check(self, model: Any) -> None:
-        if (self.target is None) == (self.tolerance is None):
-            raise ValueError("give either target, a speed-up, or tolerance, an allowed loss of the score.")
+        if [self.target, self.tolerance, self.count].count(None) != 2:
+            raise ValueError(
+                "give one of target, a speed-up; tolerance, an allowed loss of the score; and count, a number of edits."
+            )
+        if self.count is not None:
+            check_whole("count", self.count, 1)
+        if self.threshold is not None and self.by != "gate":
+            raise ValueError(f"threshold is {self.threshold:g} and by is {self.by!r}; a threshold is for by='gate'.")
+        if self.threshold is not None:
+            check_number("threshold", self.threshold, 0, 1)
         if self.target is not None and not 1 < self.target <= 100:
             raise ValueError(f"target is {self.target:g}; it must be above 1 and at most 100, such as 2 for 2×.")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance:g}; it must be at least 0 and below 1, such as 0.01.")
         if self.tolerance is not None and self.score is None:
             raise ValueError("tolerance needs score, a function of the model.")
-        for way in self.ways:
+        for way in self._ways:
             check_choice("ways", way, WAYS)
         check_choice("by", self.by, CHOICES)
         if not self.batches or not self.held_out:
@@ -201,7 +216,7 @@ class Compression:
             if best < self.target and not self.best_effort:
                 why = (
                     ""
-                    if "tail" in ways or "tail" not in self.ways
+                    if "tail" in ways or "tail" not in self._ways
                     else (", because the head reads every token, for which there is only constant attention")
                 )
                 raise UnreachableError(
@@ -293,6 +308,8 @@ class Compression:
     def _is_enough(self) -> bool:
         if self.target is not None:
             return self.stages[-1].speedup >= self.target
+        if self.count is not None:
+            return len(self.stages) > self.count
         assert self.tolerance is not None
         lost = [self._loss(stage) > self.tolerance for stage in self.stages[-2:]]
         return len(lost) == 2 and all(lost)  # one bad score may be chance
@@ -317,7 +334,7 @@ class Compression:
         with whole_folder(self.folder / f"{_MODEL}-{number}", is_stale=lambda name: True) as draft:
             student.save_pretrained(draft)
         write_json(self.folder / STATE, {"learning_rate": rate, "stages": [asdict(stage) for stage in self.stages]})
-        if self.target is not None and number:  # only the last one is needed
+        if self.tolerance is None and number:  # only the last one is needed
             shutil.rmtree(self.folder / f"{_MODEL}-{number - 1}", ignore_errors=True)
 
     def _read(self, like: Any, number: int) -> Any:
@@ -357,12 +374,13 @@ def compress(model: Any, batches: Sequence[Batch], held_out: Sequence[Batch], **
         held_out: Batches on which the divergence from the uncompressed model is measured, and by which layers are
             chosen; with labels for `by="gradient"`.
         **settings: `target`, a speed-up such as 2, or `tolerance`, a loss of the score such as 0.01 with `score`, a
-            function of the model (greater is better); `shapes`, name -> inputs to measure the latency on, by default
-            the first held-out batch and its first example; `ways`, of "tail", "constant" and "remove", those to use
-            first in front; `by`, "top", "greedy", "similarity", "gradient" or "gate" with `generator`; `stage_epochs`
-            and `final_epochs`; `learning_rate`, None = a short search around `base_rate`; `targets`, the outputs to
-            learn for each batch, such as those of an ensemble; `folder` for the stages; `seed`; `rounds` of a
-            measurement; `watch` and `told`, called after each step and stage; `best_effort`, to go as far as the ways
+            function of the model (greater is better), or `count`, a number of edits; `shapes`, name -> inputs to
+            measure the latency on, by default the first held-out batch and its first example; `ways`, of "tail",
+            "constant" and "remove", those to use first in front; `by`, "top", "greedy", "similarity", "gradient" or
+            "gate" with `generator` and `threshold`, a drop probability up to which layers keep their attention;
+            `stage_epochs` and `final_epochs`; `learning_rate`, None = a short search around `base_rate`; `targets`, the
+            outputs to learn for each batch, such as those of an ensemble; `folder` for the stages; `seed`; `rounds` of
+            a measurement; `watch` and `told`, called after each step and stage; `best_effort`, to go as far as the ways
             allow where the target is beyond them.
 
     Returns:

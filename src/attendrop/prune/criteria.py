@@ -27,6 +27,7 @@ from ..model.seams import Record, bind
 from ..utils.batches import batch_size
 from ..utils.checks import check_choice
 from .evaluation import isolated_eval
+from .stock_layout import REMOVED
 from .surgery import Layer, encoder_layers
 from .tail import all_tokens
 
@@ -85,7 +86,11 @@ def _scores(
 ) -> list[float]:
     remaining = [layer for layer in layers if not layer.is_pruned]
     if generator is not None:
-        gates = _gates(generator, batches, (len(layers), len(remaining)))
+        removed = tuple(getattr(model.config, REMOVED, None) or ())
+        whole = len(layers) + len(removed)  # the layers that a generator of the model before knows
+        gates = _gates(generator, batches, (len(layers), len(remaining), whole))
+        if removed and len(gates) == whole:
+            gates = [gates[number] for number in range(whole) if number not in removed]
         if len(gates) == len(layers):
             gates = [gate for layer, gate in zip(layers, gates, strict=True) if not layer.is_pruned]
         scores = iter(gates)

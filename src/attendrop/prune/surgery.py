@@ -75,8 +75,8 @@ def dry_bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
     """
     if Seams.of(model) is not None:
         raise ValueError(
-            f"{type(model).__name__} is bound, so that its attention cannot be replaced; call unbind() on its seams "
-            "(close() on its engine) first."
+            f"{type(model).__name__} is bound already, so that its layers cannot be changed; call unbind() on its "
+            "seams (close() on its engine) first."
         )
     hooks = [
         module.register_forward_pre_hook(_record_call, with_kwargs=True)

@@ -157,14 +157,28 @@ def test_seeds_of_a_study_are_the_teacher(sources: Path, trained: Path, tmp_path
         compress_run(other, tmp_path / "fast2", **teacher, **QUICK)
 
 
+def test_gate_of_the_run_chooses_and_best_effort_goes_on_where_it_was_refused(sources: Path, tmp_path: Path) -> None:
+    folder = train_small(sources, "single", method=["attendout:mode=prune"], output_dir=str(tmp_path / "run"))
+    own = {**QUICK, "target": None, "count": 2, "layers": "gate", "final_epochs": 0}
+    with pytest.raises(UserError, match="count is 2, and 0 edits were possible; write it with --best-effort"):
+        compress_run(folder, tmp_path / "fast", **own, gate_threshold=1.0)
+    done = compress_run(folder, tmp_path / "fast", **own, gate_threshold=1.0, best_effort=True)
+    assert [stage.edit for stage in done.compression.stages] == ["exact tail", "final"]
+    both = compress_run(folder, tmp_path / "both", **own)
+    assert both.compression.stages[-1].constant == [0, 1]
+    assert len(both.compression.stages) == 4
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "give either --target"),
-        (["--target", "2x", "--tolerance", "0.01"], "give either --target"),
+        ([], "give one of --target"),
+        (["--target", "2x", "--tolerance", "0.01"], "give one of --target"),
         (["--target", "fast"], "target is 'fast'; it must be a speed-up such as 2x"),
         (["--target", "0.5"], "target is 0.5"),
         (["--tolerance", "1.5"], "tolerance is 1.5"),
+        (["--count", "0"], "count is 0; it must be a whole number"),
+        (["--count", "2", "--gate-threshold", "0.5"], "gate_threshold is for --layers gate, and layers is 'top'"),
         (["--target", "1.3", "--ways", "luck"], "ways is 'luck'; it must be"),
         (["--target", "1.3", "--layers", "luck"], "by is 'luck'; it must be"),
         (["--target", "1.3", "--layers", "gate"], "generator"),

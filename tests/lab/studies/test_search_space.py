@@ -35,6 +35,7 @@ PAPER_GRIDS = {  # as the papers report them, in the fields of this library
     "child_tuning": {"p": "0.2,0.3,0.4"},
     "mixout": {"p": "0.7,0.8,0.9"},
     "rdrop": {"alpha": "0.05,0.25,0.5"},
+    "supcon": {"weight": "0.1,0.3,0.5,0.7,0.9", "tau": "0.1,0.3,0.5,0.7"},
 }
 SHARED = {"model": "m", "task": "glue/rte"}
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "serve": "Serve a model that `attendrop train` wrote over HTTP, with a page to try texts.",
     "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
     "compress": "Make a model that `attendrop train` wrote faster: less attention, fewer tokens, distilled.",
+    "export": "Export a finished model to ONNX, fp32 or int8, or with torch.export, after a check of its score.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "plan": "Write the plan of a comparison before it is run; `attendrop compare --plan` runs it.",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",

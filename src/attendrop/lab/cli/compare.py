@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ...errors import UserError
-from ...utils.checks import check_number, check_whole
 from ...utils.secrets import is_secret
 from ..report.analysis import Analysis, Result
 from ..report.page.words import amount_of_data
 from ..runs import make_config, read_yaml
 from ..runs.hub_token import token_in_environment
 from ..studies.compare import compare
-from ..studies.data_sets import read_data_sets
-from ..studies.design import PLAIN, Design, make_design
-from ..studies.plan import changed_by_flags, design_of_plan, read_plan
-from ..studies.spec import with_absolute_paths
+from ..studies.design import Design
+from ..studies.plan import changed_by_flags, read_plan
 from ..studies.splits import load_split_data
-from ..tasks.outcomes import OUTCOMES, SCORE, Outcome, delta_options
+from ..tasks.outcomes import OUTCOMES, SCORE, Outcome
 from .arguments import as_arguments
+from .comparison_options import DEFAULTS, Chosen, ComparisonOptions, study_option
 from .console import console, plain_table, quiet_libraries, shown
 from .data_tables import show_data
 from .engine_options import LOCAL, EngineOptions, RetryFailed
-from .flags import with_flags
+from .flags import ConfigFile, with_flags
 from .study_view import StudyView
-
-_STUDY = "Comparison"  # panel of these options in --help
-_MOST_SEEDS = 40
-_DELTAS = delta_options()
 
 # Settings that the study decides, or that belong to a single run.
 NOT_FOR_STUDIES = (
@@ -41,98 +34,21 @@ NOT_FOR_STUDIES = (
 )  # fmt: skip
 
 
-def _option(help_text: str, *names: str) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=_STUDY)
-
-
 @quiet_libraries()
 def compare_command(
     settings: dict[str, Any],
-    method: Annotated[
-        list[str] | None,
-        _option("A method: plain, frozen, name:field=value; methods joined with +, settings after @; repeat it."),
-    ] = None,
-    task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
-    train_file: Annotated[
-        list[str] | None, _option("Your own training data; several files are several data sets.")
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        _option("A data set of your own with a name: NAME=FILE, and its settings after @; may be repeated."),
-    ] = None,
-    seeds: Annotated[int, _option("Seeds that every method is trained with.")] = 10,
-    first_seed: Annotated[int, _option("The first seed; the others follow it.")] = 0,
-    fraction: Annotated[
-        list[str] | None, _option("Train on this share of the examples; repeat it for a data-size curve.")
-    ] = None,
-    shots: Annotated[
-        list[str] | None, _option("Train on this number of examples of each class; may be repeated.")
-    ] = None,
-    resample: Annotated[
-        bool | None,
-        _option(
-            "With --fraction, --shots or --max-train-samples: every seed draws its own examples, the default; or all "
-            "train on the same ones, and the verdicts are about these alone.",
-            "--resample/--no-resample",
-        ),
-    ] = None,
-    keep: Annotated[
-        str,
-        _option(
-            "Which epoch is scored: last; split, the best on a tenth of the training data that is split off; or dev, "
-            "the best on the validation data itself, as papers often do."
-        ),
-    ] = "last",
-    score_on: Annotated[
-        str,
-        _option(
-            "What is scored: validation, or rest, the validation examples and all training examples that a run does "
-            "not draw; the verdicts are then about new examples."
-        ),
-    ] = "validation",
-    score_epochs: Annotated[
-        int, _option("The score of a run is the mean over this number of last epochs, such as 3.")
-    ] = 1,
-    until_decided: Annotated[
-        bool, _option("Add seeds until every method is decided, with error rates corrected for it.", "--until-decided")
-    ] = False,
-    max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
-    baseline: Annotated[
-        str | None, _option("The method to compare the others with. [dim]\\[default: plain][/dim]")
-    ] = None,
-    matched: Annotated[
-        bool,
-        _option(
-            "For each method with a learning rate or epochs of its own, add the baseline with the same ones.",
-            "--matched",
-        ),
-    ] = False,
-    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["delta"],
-    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["delta_loss"],
-    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS[
-        "delta_calibration"
-    ],
+    options: ComparisonOptions = DEFAULTS,
     keep_models: Annotated[
-        bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
-    ] = False,
-    same_head: Annotated[
-        bool,
-        _option(
-            "Begin all runs with the new head of the first seed, so that their weights can be averaged; the verdicts "
-            "are then about this head.",
-            "--same-head",
-        ),
+        bool, study_option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
     ] = False,
     plan: Annotated[
-        str | None, _option("A plan from `attendrop plan`, which says everything; the report lists each deviation.")
+        str | None,
+        study_option("A plan from `attendrop plan`, which says everything; the report lists each deviation."),
     ] = None,
     deviate: Annotated[
-        bool, _option("With --plan: flags may differ from the plan, as deviations.", "--deviate")
+        bool, study_option("With --plan: flags may differ from the plan, as deviations.", "--deviate")
     ] = False,
-    config: Annotated[
-        str | None,
-        typer.Option(help="A YAML file with settings of runs; flags take precedence.", rich_help_panel="Run"),
-    ] = None,
+    config: ConfigFile = None,
     executor: EngineOptions = LOCAL,
     retry_failed: RetryFailed = False,
 ) -> None:
@@ -140,47 +56,34 @@ def compare_command(
     shared = {**(read_yaml(config) if config else {}), **settings}
     folder = shared.pop("output_dir", None)
     secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}
-    options = {
-        "method": method, "task": task, "train_file": train_file, "data": data, "seeds": seeds,
-        "first_seed": first_seed, "fraction": fraction, "shots": shots, "resample": resample, "keep": keep,
-        "score_on": score_on, "score_epochs": score_epochs, "until_decided": until_decided, "max_seeds": max_seeds,
-        "baseline": baseline, "matched": matched,
-        "delta": delta, "delta_loss": delta_loss, "delta_calibration": delta_calibration, "same_head": same_head,
-    }  # fmt: skip
-    planned = None if plan is None else read_plan(plan)
-    if plan is None or planned is None:
+    if plan is None:
         if deviate:
             raise UserError("deviate is on, and there is no plan to deviate from; give one with --plan.")
-        chosen = choose(dict(shared), options)
+        planned, chosen = None, options.choose(shared)
     else:
-        given = _given(dict(shared), options)
-        chosen = Chosen.of_study(changed_by_flags(planned, given, plan, deviate))
-    design, shared = chosen.design, {**chosen.design.settings}
+        planned = read_plan(plan)
+        chosen = Chosen.of_study(changed_by_flags(planned, options.beside_plan(shared), plan, deviate))
+    design = chosen.design
     if keep_models:
-        _check_keeping(executor.engine, shared)
+        _check_keeping(executor.engine, design.settings)
     example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
     place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
-    made = executor.make(shared)
-    more: dict[str, Any] = {"keep_models": True} if keep_models else {}
-    if plan is not None:
-        more |= {"plan": plan, **({"deviate": True} if deviate else {})}
-    words = {**settings, **({"config": config} if config else {}), **_as_given(options), **more}
-    words["output_dir"] = str(place)
+    more = {"config": config, "keep_models": keep_models, "plan": plan, "deviate": deviate, "output_dir": str(place)}
+    words = {**settings, **options.given(), **{name: value for name, value in more.items() if value}}
     if plan is None:
         words["method"] = list(design.methods)
     command = shlex.join(["attendrop", "compare", *as_arguments(words)])
-    seeds, max_seeds = chosen.seeds or _DEFAULTS["seeds"], chosen.max_seeds or 0
-    until_decided, deltas = chosen.max_seeds is not None, chosen.deltas
-    _announce(design, seeds, max_seeds if until_decided else None, place)
+    made = executor.make(design.settings)
+    seeds = chosen.seeds or DEFAULTS.seeds
+    _announce(design, seeds, chosen.max_seeds, place)
     try:
         with token_in_environment(example):
             for cell in design.task_cells:
                 first = design.runs(cell, 0)[0]
                 show_data(load_split_data(first, make_config(dict(first.settings))))
             analysis = compare(
-                design, place, made, seeds=seeds, max_seeds=max_seeds if until_decided else None, deltas=deltas,
-                command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
-                plan=planned,
+                design, place, made, seeds=seeds, max_seeds=chosen.max_seeds, deltas=chosen.deltas, command=command,
+                retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(), plan=planned,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped; finished runs are kept; rerun the command to continue", soft_wrap=True)
@@ -198,102 +101,6 @@ command = with_flags(
 )
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The settings that start a comparison: its design, seeds, and the deltas that differ from the usual ones."""
-
-    design: Design
-    seeds: int | None
-    max_seeds: int | None
-    deltas: dict[str, float]
-
-    @classmethod
-    def of_study(cls, study: Mapping[str, Any]) -> Chosen:
-        deltas = {name: value for name, value in study["delta"].items() if value != OUTCOMES[name].delta}
-        return cls(design_of_plan(study), study.get("seeds"), study.get("max_seeds"), deltas)
-
-
-def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
-    """Return what the flags choose.
-
-    Args:
-        shared: The settings of runs.
-        options: The options of the comparison, by name.
-    """
-    if not options["method"]:
-        raise UserError("there is no method to compare; give at least one with --method, such as addrop.")
-    check_whole("seeds", options["seeds"], 1)
-    check_whole("first_seed", options["first_seed"], 0)
-    deltas = _deltas(options)
-    for name, value in deltas.items():
-        check_number(f"delta of {name}", value)
-    tasks = options["task"] or ([shared.pop("task")] if "task" in shared else [])
-    in_yaml = shared.pop("train_file", [])
-    files = options["train_file"] or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
-    sets = read_data_sets(options["data"] or (), files) if options["data"] or len(files) > 1 else {}
-    shared |= {"train_file": files[0]} if files and not sets else {}
-    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched", "score_on", "score_epochs")
-    design = make_design(
-        shared, options["method"], tasks=tuple(tasks), data=sets, sizes=_sizes(options["fraction"], options["shots"]),
-        **{name: options[name] for name in same},
-    )  # fmt: skip
-    max_seeds = options["max_seeds"] if options["until_decided"] else None
-    return Chosen(design, None if max_seeds else options["seeds"], max_seeds, deltas)
-
-
-def _deltas(options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the deltas that differ from the usual ones."""
-    every = {name: options[of.delta_option] for name, of in OUTCOMES.items() if of.delta_option}
-    return {name: value for name, value in every.items() if value != OUTCOMES[name].delta}
-
-
-_DEFAULTS: dict[str, Any] = {
-    "seeds": 10,
-    "first_seed": 0,
-    "keep": "last",
-    "max_seeds": _MOST_SEEDS,
-    "score_on": "validation",
-    "score_epochs": 1,
-    **_DELTAS,
-}
-
-
-def _as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that differ from their defaults."""
-    given = {
-        name: value
-        for name, value in options.items()
-        if value is not None and value is not False and value != [] and value != _DEFAULTS.get(name)
-    }
-    return {**given, "resample": False} if options["resample"] is False else given
-
-
-def _given(shared: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the user gave besides a plan, by the names of a plan."""
-    given: dict[str, Any] = {}
-    options = _as_given(options)
-    if "task" in shared:
-        given["tasks"] = [shared.pop("task")]
-    for name in ("data", "baseline", "matched", "train_file"):
-        if name in options:
-            raise UserError(f"{name} is given, and --plan says what is compared; leave it out.")
-    if "task" in options:
-        given["tasks"] = options["task"]
-    if "method" in options:
-        given["methods"] = [PLAIN, *(method for method in options["method"] if method != PLAIN)]
-    if "fraction" in options or "shots" in options:
-        given["sizes"] = list(_sizes(options.get("fraction"), options.get("shots")))
-    same = ("first_seed", "keep", "resample", "same_head", "score_on", "score_epochs")
-    given |= {name: options[name] for name in same if name in options}
-    if options.get("until_decided"):
-        given["max_seeds"] = options.get("max_seeds", _MOST_SEEDS)
-    elif "seeds" in options:
-        given["seeds"] = options["seeds"]
-    given["delta"] = _deltas({**_DEFAULTS, **options})
-    given["settings"] = with_absolute_paths(shared)
-    return given
-
-
 def _check_keeping(engine: str, settings: Mapping[str, Any]) -> None:
     """Refuse to keep models that cannot be kept."""
     if engine == "ray":
@@ -305,14 +112,6 @@ def _check_keeping(engine: str, settings: Mapping[str, Any]) -> None:
             f"keep_models is on, and quantize is {settings['quantize']!r}; quantised weights cannot be averaged, so it "
             "needs runs without --quantize."
         )
-
-
-def _sizes(fractions: Sequence[str] | None, shots: Sequence[str] | None) -> tuple[str, ...]:
-    sizes = [*(f"fraction={value}" for value in fractions or ()), *(f"shots={value}" for value in shots or ())]
-    for size in sizes:
-        if sizes.count(size) > 1:
-            raise UserError(f"{size.replace('=', ' is ')} is given {sizes.count(size)} times; every size is run once.")
-    return tuple("all" if size in ("fraction=1", "fraction=1.0") else size for size in sizes) or ("all",)
 
 
 def _announce(design: Design, seeds: int, max_seeds: int | None, folder: Path) -> None:

@@ -25,6 +25,7 @@ def command(
     tolerance: Annotated[
         float | None, typer.Option(help="As fast as possible with at most this loss of the score, such as 0.01.")
     ] = None,
+    count: Annotated[int | None, typer.Option(help="This number of edits, however fast and good the model is.")] = None,
     unlabelled: Annotated[
         str | None, typer.Option(help="A file with further texts to train on, with the columns of the training file.")
     ] = None,
@@ -37,12 +38,20 @@ def command(
     ] = None,
     output_dir: Annotated[str | None, typer.Option(help="Folder to write. [FOLDER-compressed]")] = None,
     ways: Annotated[
-        str, typer.Option(help="What may be done, first things first: tail, constant (attention), remove (blocks).")
-    ] = "tail,constant",
+        str | None,
+        typer.Option(
+            help="What may be done, first things first: tail, constant (attention), remove (blocks). "
+            "[tail,constant; constant where a criterion chooses the layers]"
+        ),
+    ] = None,
     layers: Annotated[
         str,
         typer.Option(help="How layers are chosen: top, greedy, similarity, gradient, or gate (of an AttendOut run)."),
     ] = "top",
+    gate_threshold: Annotated[
+        float | None,
+        typer.Option(help="With --layers gate: layers with at most this drop probability keep their attention."),
+    ] = None,
     stage_epochs: Annotated[float, typer.Option(help="Passes over the texts after each change.")] = 1.0,
     final_epochs: Annotated[float, typer.Option(help="Passes over the texts at the end.")] = 3.0,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate; by default a short search.")] = None,
@@ -63,7 +72,8 @@ def command(
     try:
         done = compress_run(
             folder, output_dir, overwrite=overwrite, listener=terminal, target=speed, tolerance=tolerance,
-            unlabelled=unlabelled, teacher=teacher, teacher_method=teacher_method, ways=_parts(ways), layers=layers,
+            unlabelled=unlabelled, teacher=teacher, teacher_method=teacher_method,
+            ways=None if ways is None else _parts(ways), layers=layers, gate_threshold=gate_threshold, count=count,
             stage_epochs=stage_epochs, final_epochs=final_epochs, learning_rate=learning_rate, batch_size=batch_size,
             seed=seed, best_effort=best_effort,
         )  # fmt: skip

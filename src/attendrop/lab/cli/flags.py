@@ -19,6 +19,10 @@ COMMON = (
     "output_dir", "num_train_epochs", "learning_rate", "per_device_train_batch_size", "bf16", "lora", "config",
 )  # fmt: skip
 
+ConfigFile = Annotated[
+    str | None, typer.Option(help="A YAML file with the same names; flags take precedence.", rich_help_panel="Run")
+]
+
 
 def with_flags(
     function: Callable[..., Any], without: Collection[str] = (), shown: Collection[str] = ()

@@ -22,6 +22,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "serve": (*_DATA, *_SCORES, "fastapi", "uvicorn", "fastapi_offline"),
     "evaluate": (*_DATA, *_SCORES, "matplotlib"),
     "compress": (*_DATA, *_SCORES, "yaml", "matplotlib"),
+    "export": (*_DATA, *_SCORES, "yaml"),
     "compare": (*_DATA, *_SCORES, "yaml"),
     "plan": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),
@@ -42,6 +43,8 @@ _OF_FLAGS = {
     ("--quantize", "4bit"): "bitsandbytes",
     ("--quantize", "8bit"): "bitsandbytes",
     ("--engine", "ray"): "ray",
+    ("--engine", "onnx"): "onnxruntime",
+    ("--engine", "onnx-int8"): "onnxruntime",
     ("--kind", "token_classification"): "seqeval",
     ("--kind", "tokens"): "seqeval",  # the deprecated name of this kind
     ("--kind", "translation"): "sacrebleu",
@@ -50,7 +53,7 @@ _OF_FLAGS = {
 # Every optional module -> its name on the package index.
 _SAME_NAME = (
     "typer", "rich", "datasets", "pyarrow", "pandas", "scipy", "seqeval", "sacrebleu", "openpyxl", "matplotlib", "peft",
-    "optuna", "ray", "bitsandbytes", "fastapi", "uvicorn",
+    "optuna", "ray", "bitsandbytes", "fastapi", "uvicorn", "onnxruntime",
 )  # fmt: skip
 NAMES = {
     **{name: name for name in _SAME_NAME},
@@ -62,6 +65,7 @@ NAMES = {
 # Module -> the extra of attendrop that brings it, if that is not `cli`; None = it is installed alone.
 _EXTRAS = {
     "peft": "peft", "optuna": "tune", "ray": "ray", "bitsandbytes": None,
+    "onnxruntime": "onnx",
     **dict.fromkeys(("fastapi", "uvicorn", "fastapi_offline"), "serve"),
 }  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated, Any
 
 import typer
@@ -11,46 +10,29 @@ from ...utils.secrets import is_secret
 from ..runs import read_yaml
 from ..studies.plan import make_plan, write_plan
 from ..tasks.outcomes import SCORE
-from .compare import NOT_FOR_STUDIES, choose, compare_command
+from .compare import NOT_FOR_STUDIES
+from .comparison_options import DEFAULTS, ComparisonOptions
 from .console import console, quiet_libraries, shown
-from .flags import with_flags
-
-_LEFT_OUT = ("plan", "deviate", "keep_models", "executor", "retry_failed")  # they belong to the run of a plan
+from .flags import ConfigFile, with_flags
 
 
 @quiet_libraries()
-def plan_command(settings: dict[str, Any], **options: Any) -> None:
+def plan_command(
+    settings: dict[str, Any],
+    file: Annotated[str, typer.Argument(help="The file to write, such as plan.yaml.")],
+    primary: Annotated[str, typer.Option(help="The outcome that decides; all others are exploratory.")] = SCORE.name,
+    options: ComparisonOptions = DEFAULTS,
+    config: ConfigFile = None,
+) -> None:
     """Write the plan of the comparison that `attendrop compare` would start with the same flags."""
-    path, primary, config = (options.pop(name) for name in ("file", "primary", "config"))
     shared = {**(read_yaml(config) if config else {}), **settings}
-    chosen = choose({name: value for name, value in shared.items() if not is_secret(name)}, options)
+    chosen = options.choose({name: value for name, value in shared.items() if not is_secret(name)})
     plan = make_plan(chosen.design, chosen.seeds, chosen.max_seeds, chosen.deltas, primary)
-    write_plan(plan, path)
+    write_plan(plan, file)
     console.print(
-        f"the plan {plan.hash} is {shown(str(path))}; run it with: attendrop compare --plan {shown(str(path))}",
-        soft_wrap=True,
+        f"the plan {plan.hash} is {shown(file)}; run it with: attendrop compare --plan {shown(file)}", soft_wrap=True
     )
 
-
-_own = inspect.signature(compare_command, eval_str=True).parameters
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
-plan_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [
-        _own["settings"],
-        inspect.Parameter(
-            "file", _KEYWORD, annotation=Annotated[str, typer.Argument(help="The file to write, such as plan.yaml.")]
-        ),
-        inspect.Parameter(
-            "primary", _KEYWORD, default=SCORE.name,
-            annotation=Annotated[str, typer.Option(help="The outcome that decides; all others are exploratory.")],
-        ),
-        *(
-            parameter.replace(kind=_KEYWORD)
-            for name, parameter in _own.items()
-            if name not in ("settings", *_LEFT_OUT)
-        ),
-    ]
-)  # fmt: skip
 
 command = with_flags(
     plan_command,

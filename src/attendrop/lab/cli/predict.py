@@ -45,6 +45,9 @@ def command(
     coverage: Annotated[
         float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="torch, or onnx or onnx-int8 for a file that `attendrop export` wrote.")
+    ] = "torch",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,
@@ -64,7 +67,7 @@ def command(
         with progress_bar("predicting") as progress:
             done = predict_file(
                 folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
-                progress=progress, required=required,
+                progress=progress, required=required, engine=engine,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
         for note in done.notes:
@@ -81,7 +84,7 @@ def command(
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, required)
+    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, required, engine)
     if form is None:
         _print_rows(predicted, task)
     else:

@@ -23,6 +23,9 @@ def command(
     max_bytes: Annotated[int, typer.Option(help="Bytes that the body of a request may have.")] = 1_000_000,
     max_waiting: Annotated[int, typer.Option(help="Requests that may wait for the model.")] = 100,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
+    engine: Annotated[
+        str, typer.Option(help="torch, or onnx or onnx-int8 for a file that `attendrop export` wrote.")
+    ] = "torch",
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
@@ -54,7 +57,7 @@ def command(
     with listen(host, port) as opened:
         is_local = host in LOOPBACK
         limits = Limits(max_texts, max_bytes, max_waiting)
-        app = make_app(run.load(), limits, batch_size, LOOPBACK if is_local else ())
+        app = make_app(run.load(engine), limits, batch_size, LOOPBACK if is_local else ())
         if not is_local:
             print_sentence(
                 f"[yellow]warning:[/yellow] everyone who reaches {shown(host)} can use the model, without a password."

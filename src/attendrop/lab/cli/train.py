@@ -12,7 +12,7 @@ from ..runs import RunConfig, make_config, read_yaml, train
 from ..runs.hub_token import token_in_environment
 from .arguments import as_arguments
 from .console import quiet_libraries
-from .flags import with_flags
+from .flags import ConfigFile, with_flags
 from .launch import Processes, is_launched, is_main_process, launch, watch_launcher
 from .terminal import Terminal, print_summary
 
@@ -22,9 +22,7 @@ _PROCESSES = "Several processes"  # the panel of these options in --help
 @quiet_libraries()
 def train_command(
     settings: dict[str, Any],
-    config: Annotated[
-        str | None, typer.Option(help="A YAML file with the same names; flags take precedence.", rich_help_panel="Run")
-    ] = None,
+    config: ConfigFile = None,
     nproc: Annotated[int, typer.Option(help="Processes on this machine.", rich_help_panel=_PROCESSES)] = 1,
     nnodes: Annotated[int, typer.Option(help="Machines.", rich_help_panel=_PROCESSES)] = 1,
     node_rank: Annotated[int, typer.Option(help="Number of this machine, from 0.", rich_help_panel=_PROCESSES)] = 0,

@@ -31,7 +31,7 @@ from .arguments import as_arguments
 from .console import console, plain_table, quiet_libraries, shown
 from .data_tables import show_data
 from .engine_options import LOCAL, EngineOptions, RetryFailed
-from .flags import with_flags
+from .flags import ConfigFile, with_flags
 from .study_view import StudyView
 
 _SEARCH = "Search"  # the panel of these options in --help
@@ -40,9 +40,7 @@ _SEARCH = "Search"  # the panel of these options in --help
 @quiet_libraries()
 def tune_command(
     settings: dict[str, Any],
-    config: Annotated[
-        str | None, typer.Option(help="A YAML file with the same names; flags take precedence.", rich_help_panel="Run")
-    ] = None,
+    config: ConfigFile = None,
     space: Annotated[
         list[str] | None,
         typer.Option(

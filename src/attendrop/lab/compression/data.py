@@ -18,11 +18,7 @@ from torch import Tensor
 from ...errors import UserError
 from .. import tasks
 from ..records import FolderRecord
-from ..runs.data import load_data
-from ..runs.folder import CONFIG_FILE
-from ..runs.run_yaml import read_yaml
-from ..runs.settings import make_config
-from ..tasks.catalogue import RENAMED_KINDS
+from ..runs.data import data_of_run
 
 SELECTION_SHARE, MOST_SELECTED, FEWEST_SELECTED = 0.2, 1000, 10
 LONG = 0.9  # the quantile of the lengths of the larger shape
@@ -68,9 +64,7 @@ def read_data(
         seed: The seed of the selection.
     """
     task = tasks.Task.from_dict(record.task_definition)
-    settings = read_yaml(Path(folder, CONFIG_FILE))
-    settings["kind"] = RENAMED_KINDS.get(str(settings.get("kind")), settings.get("kind"))  # of an old run
-    data = load_data(make_config(settings), record.seed)
+    data = data_of_run(folder, record)
     if data.train is None or data.validation is None:
         raise UserError(f"{str(folder)!r} was trained without validation data, so its score cannot be compared.")
     whole = tasks.Data(task, data.train, None)

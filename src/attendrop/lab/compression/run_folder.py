@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...errors import UserError, on_one_line
@@ -22,6 +21,7 @@ from ...utils.checks import check_number, check_whole
 from ...utils.files import load_json, write_json, write_whole
 from ...utils.lock import locked
 from .. import tasks
+from ..evaluation.answers_compared import compare_answers, score_sentence
 from ..evaluation.calibration import choose_temperature
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..evaluation.scores import evaluate
@@ -33,7 +33,7 @@ from ..runs.folder import CONFIG_FILE, check_writable, clear_folder, mark_unfini
 from ..runs.predict import Finished, Outputs, Predictor
 from ..runs.recipe import rate_for, width_of
 from ..runs.run import versions
-from ..statistics.paired_scores import Difference, difference_of_scores, difference_of_shares, examples_needed
+from ..statistics.paired_scores import Difference, examples_needed
 from ..tasks.kinds import Answers
 from .data import CompressionData, on_device, read_data
 from .ensemble import ensemble_targets
@@ -51,11 +51,13 @@ class Settings:
 
     target: float | None = None
     tolerance: float | None = None
+    count: int | None = None
     unlabelled: str | None = None
     teacher: str | None = None
     teacher_method: str | None = None
-    ways: tuple[str, ...] = ("tail", "constant")
+    ways: tuple[str, ...] | None = None
     layers: str = "top"
+    gate_threshold: float | None = None
     stage_epochs: float = 1.0
     final_epochs: float = 3.0
     learning_rate: float | None = None
@@ -103,9 +105,10 @@ def compress_run(
         overwrite: Whether an earlier run in it is replaced.
         listener: Receives what happens; None = nothing does.
         **settings: The fields of `Settings`: `target`, a speed-up such as 2, or `tolerance`, an allowed loss of the
-            score such as 0.01; `unlabelled`, a file with further texts; `teacher`, the folder of a study whose seeds
-            together are learned from; `ways`, `layers`, `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`,
-            `seed`; `best_effort`, to write a model also where the target is not reached.
+            score such as 0.01, or `count`, a number of edits; `unlabelled`, a file with further texts; `teacher`, the
+            folder of a study whose seeds together are learned from; `ways`, `layers`, `gate_threshold`,
+            `stage_epochs`, `final_epochs`, `learning_rate`, `batch_size`, `seed`;
+            `best_effort`, to write a model also where the target is not reached.
 
     Example:
         ```python
@@ -133,14 +136,21 @@ def compress_run(
 
 
 def _check(settings: Settings) -> None:
-    if (settings.target is None) == (settings.tolerance is None):
+    if [settings.target, settings.tolerance, settings.count].count(None) != 2:
         raise UserError(
-            "give either --target, a speed-up such as 2x, or --tolerance, a loss of the score such as 0.01."
+            "give one of --target, a speed-up such as 2x; --tolerance, a loss of the score such as 0.01; and --count, "
+            "a number of edits."
         )
     if settings.target is not None:
         check_number("target", settings.target, 1, 100, is_above=True)
     if settings.tolerance is not None:
         check_number("tolerance", settings.tolerance, 0, 1, is_below=True)
+    if settings.count is not None:
+        check_whole("count", settings.count, 1)
+    if settings.gate_threshold is not None:
+        check_number("gate_threshold", settings.gate_threshold, 0, 1)
+        if settings.layers != "gate":
+            raise UserError(f"gate_threshold is for --layers gate, and layers is {settings.layers!r}.")
     for name in ("stage_epochs", "final_epochs"):
         check_number(name, getattr(settings, name), 0, 1000)
     if settings.learning_rate is not None:
@@ -149,8 +159,9 @@ def _check(settings: Settings) -> None:
 
 
 def _digest(folder: str | Path, record: FolderRecord, settings: Settings) -> str:
-    """Return what identifies a compression: the run, and the settings."""
-    content = json.dumps([str(Path(folder).resolve()), record.to_json(), dataclasses.asdict(settings)], default=str)
+    """Return what identifies a compression: the run, and the settings; those with --best-effort go on without it."""
+    own = {name: value for name, value in dataclasses.asdict(settings).items() if name != "best_effort"}
+    content = json.dumps([str(Path(folder).resolve()), record.to_json(), own], default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -233,10 +244,11 @@ class _Work:
                 shutil.rmtree(stages)
             raise
         if not compressed.reached and not self.settings.best_effort:
-            raise UserError(
-                f"target is {self.settings.target:g}×, and {compressed.stages[-2].speedup:.2f}× was reached; write it "
-                "with --best-effort, or allow more --ways."
-            )
+            wanted = f"count is {self.settings.count}, and {len(compressed.stages) - 2} edits were possible"
+            if self.settings.target is not None:
+                reached = compressed.stages[-2].speedup
+                wanted = f"target is {self.settings.target:g}×, and {reached:.2f}× was reached"
+            raise UserError(f"{wanted}; write it with --best-effort, or allow more --ways.")
         record = self._conclude(compressed, time.perf_counter() - start)
         shutil.rmtree(stages, ignore_errors=True)
         return CompressedRun(self.place, record, compressed.model)
@@ -252,8 +264,9 @@ class _Work:
         width = width_of(self.model.config)
         compression = Compression(
             data.batches, data.held_out, on_device(data.shapes, self.model.device),
-            target=chosen.target, tolerance=chosen.tolerance, score=self._score, ways=chosen.ways, by=chosen.layers,
-            generator=self._generator(), stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
+            target=chosen.target, tolerance=chosen.tolerance, count=chosen.count, score=self._score, ways=chosen.ways,
+            by=chosen.layers, generator=self._generator(), threshold=chosen.gate_threshold,
+            stage_epochs=chosen.stage_epochs, final_epochs=chosen.final_epochs,
             learning_rate=chosen.learning_rate, base_rate=rate_for(width, self.finished.task.kind), targets=targets,
             folder=stages, seed=chosen.seed, watch=self.listener.progress, told=self.listener.stage,
             best_effort=chosen.best_effort,
@@ -354,33 +367,11 @@ class _Work:
             speedup=compressed.speedup, stages=stages, seconds=round(seconds, 1),
         )  # fmt: skip
         record.sentences = [
-            _speed_sentence(record), _score_sentence(record, difference, tolerance),
+            _speed_sentence(record), score_sentence(difference, self._metric, score, tolerance),
             f"trained on {self.data.trained:,} texts of the run and {self.data.unlabelled:,} others; layers and stages "
             f"were chosen on {_count(self.data.selection):,} other training examples",
         ]  # fmt: skip
         return record
-
-
-def compare_answers(after: Answers, before: Answers, metric: str) -> Difference:
-    """Return the difference of the scores of two models on the same examples, greater = better.
-
-    Args:
-        after: The answers of the one.
-        before: The answers of the other.
-        metric: The name of the score.
-    """
-    known = tasks.METRICS[metric]
-    if known.is_share and before.lengths is None:
-        right = [_right(answers) for answers in (after, before)]
-        return difference_of_shares(*right)
-    (function, one), (_, other) = (known.statistic(*each.for_metrics(each.predicted)) for each in (after, before))
-    return difference_of_scores(function, one, other, known.greater_is_better)
-
-
-def _right(answers: Answers) -> Any:
-    """Return which examples are right: all of their labels, where they have several."""
-    equal = np.asarray(answers.predicted) == np.asarray(answers.gold)
-    return equal.reshape(len(equal), -1).all(1)
 
 
 def _count(data: tasks.Data) -> int:
@@ -393,18 +384,6 @@ def _speed_sentence(record: CompressionRecord) -> str:
         f"{last.stock[shape]:.4g} → {time:.4g} ms on {shape} tokens" for shape, time in last.milliseconds.items()
     )
     return f"{record.speedup:.2f}× as fast: {times}; {record.plan}"
-
-
-def _score_sentence(record: CompressionRecord, difference: Difference, tolerance: float) -> str:
-    says = {
-        "no worse": f"no worse than {tolerance:g}",
-        "worse": "worse",
-        "cannot tell": f"{difference.examples:,} examples cannot tell whether it is no worse than {tolerance:g}",
-    }[record.verdict]
-    scores = f"{record.before:.4f} → {record.after:.4f}"
-    interval = f"95 % interval {difference.low:+.4f} to {difference.high:+.4f}"
-    examples = f"{difference.examples:,} validation examples"
-    return f"{record.metric} on {examples}: {scores}, a gain of {difference.value:+.4f} ({interval}): {says}"
 
 
 def _table(record: CompressionRecord) -> str:

@@ -10,13 +10,13 @@ from ..runs.losses import UNWEIGHTED
 from ..runs.presets import has_paper_values, paper_values
 from ..studies.design import parse_contender
 from ..studies.spec import RunSpec
-from ..tasks import find_task
+from ..tasks import find_task, kind_of
 from .entry import ADDROP, KEEP, Entry, Row
 
 SCALES = ("paper", "small")
 # The papers fine-tune the class of the model as it is: its own head with random weights, both texts in one sequence.
 _STOCK = {"head_start": "random", "no_baselines": True}
-_STOCK_OF_TEXTS = {"pooling": "model", "pairs": "joint", "class_weights": [UNWEIGHTED]}
+_STOCK_OF_TEXTS = {"pooling": "model", "pairs": "joint"}
 _OURS = {"learning_rate": 2e-5, "num_train_epochs": 3}  # where a paper does not say
 _OURS_ADDROP = {"p": 0.3, "q": 0.3, "layers": "first"}
 _SMALL = {"learning_rate": 5e-5, "max_length": 32, "logging_steps": 1}
@@ -144,10 +144,11 @@ def run_settings(setup: Setup, task: str, protocol: str) -> dict[str, Any]:
     """
     known = find_task(task)
     settings = {**_STOCK, "model": setup.model}
-    if known.kind == "classification":
+    kind = kind_of(known)
+    if kind.can_be_pooled:
         settings |= _STOCK_OF_TEXTS
-    elif known.kind == "regression":
-        settings |= {name: value for name, value in _STOCK_OF_TEXTS.items() if name != "class_weights"}
+    if kind.weighs_rare_classes:
+        settings["class_weights"] = [UNWEIGHTED]
     if setup.data_dir is not None:
         settings["data_dir"] = setup.data_dir
     is_known = setup.entry.paper == ADDROP and has_paper_values(known.name)

@@ -12,11 +12,8 @@ from torch.utils.data import DataLoader
 from ...errors import UserError
 from .. import tasks
 from ..records import FolderRecord
-from ..runs.data import load_data
-from ..runs.folder import CONFIG_FILE, read_record
-from ..runs.run_yaml import read_yaml
-from ..runs.settings import make_config
-from ..tasks.catalogue import RENAMED_KINDS
+from ..runs.data import data_of_run
+from ..runs.folder import read_record
 from .measure import RATES, Robustness, measure_robustness
 
 
@@ -117,7 +114,4 @@ def _evaluated_data(folder: str | Path, record: FolderRecord, file: str | Path |
     task = tasks.Task.from_dict(record.task_definition)
     if file is not None:
         return tasks.load_inputs(file, task)
-    settings = read_yaml(Path(folder, CONFIG_FILE))
-    settings["kind"] = RENAMED_KINDS.get(str(settings.get("kind")), settings.get("kind"))  # of an old run
-    data = load_data(make_config(settings), record.seed)
-    return tasks.Data(task, None, None, data.validation)
+    return tasks.Data(task, None, None, data_of_run(folder, record).validation)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
 from .. import tasks
-from .settings import RunConfig
+from ..records import FolderRecord
+from ..tasks.catalogue import RENAMED_KINDS
+from .folder import CONFIG_FILE
+from .run_yaml import read_yaml
+from .settings import RunConfig, make_config
 
 EVALUATION_SEED = 42  # of `max_eval_samples`
 
@@ -43,6 +48,18 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None, scor
     if scores_rest:
         data = tasks.with_rest(data, whole)
     return _with_fewer_to_evaluate(data, config)
+
+
+def data_of_run(folder: str | Path, record: FolderRecord) -> tasks.Data:
+    """Load the data of a finished run again, split as they were.
+
+    Args:
+        folder: The folder of the run.
+        record: Its record.
+    """
+    settings = read_yaml(Path(folder, CONFIG_FILE))
+    settings["kind"] = RENAMED_KINDS.get(str(settings.get("kind")), settings.get("kind"))  # of an old run
+    return load_data(make_config(settings), record.seed)
 
 
 def load_other_tasks(

@@ -44,6 +44,7 @@ _WRITTEN = (
     re.escape(STAGING),
     re.escape(MANIFEST_FILE),
     r"compression(\.png|\.csv)?",
+    r"model(\.int8)?\.onnx(\.data)?|model\.pt2|export\.json",
     r"training_args\.bin|1_Pooling|2_Dense",
     *MODEL_FILES,
 )

@@ -24,6 +24,7 @@ from ..tasks.kinds import Answers
 from .decisions import UNSURE, Required, Rule, choose_rule
 from .folder import RECORD_FILE, check_writable, read_record
 from .inference import CollatedRows, Rows, run_model
+from .onnx_model import ENGINES, TORCH, load_exported
 
 STANDARD_INPUT = "-"
 Progress = Callable[[int, int], None]
@@ -84,9 +85,16 @@ class Finished:
     threshold: float = 0.5
     rule: Rule | None = None
 
-    def load(self) -> Predictor:
-        """Load the model and its tokenizer."""
+    def load(self, engine: str = TORCH) -> Predictor:
+        """Load the model and its tokenizer.
+
+        Args:
+            engine: "torch", or "onnx" or "onnx-int8" for a file that `attendrop export` wrote.
+        """
+        check_choice("engine", engine, ENGINES)
         tokenizer = tasks.load_processor(str(self.folder), self.task)
+        if engine != TORCH:
+            return Predictor(self, tokenizer, load_exported(self.folder, engine))
         model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer, is_finished=True)
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         return Predictor(self, tokenizer, model)
@@ -221,6 +229,7 @@ def text_columns(
     batch_size: int = 32,
     temperature: float | None = None,
     required: Required = Required(),  # noqa: B008
+    engine: str = TORCH,
 ) -> tuple[dict[str, list[Any]], tasks.Task]:
     """Predict texts, and return the columns of the texts and of the predictions, and the task.
 
@@ -230,11 +239,13 @@ def text_columns(
         batch_size: The number of examples in a batch.
         temperature: Logits are divided by it; None = that of the run.
         required: Which predictions are given, and whether prediction sets are listed.
+        engine: "torch", or "onnx" or "onnx-int8" for a file that `attendrop export` wrote.
     """
     check_whole("batch_size", batch_size, 1)
+    check_choice("engine", engine, ENGINES)
     run = read_finished(folder, temperature, required)
     _example_columns(run.task, texts)  # what cannot be predicted is refused before the model is loaded
-    return run.load().columns(texts, batch_size), run.task
+    return run.load(engine).columns(texts, batch_size), run.task
 
 
 def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[Any]]:
@@ -284,6 +295,7 @@ def predict_file(
     temperature: float | None = None,
     progress: Progress | None = None,
     required: Required = Required(),  # noqa: B008
+    engine: str = TORCH,
 ) -> Predictions:
     """Write all columns of a file with a prediction for each row, and compute the scores if the file has labels.
 
@@ -299,8 +311,10 @@ def predict_file(
         temperature: Logits are divided by it; None = that of the run.
         progress: Called after each batch with the number of examples that are done, and of all.
         required: Which predictions are given, and whether prediction sets are listed.
+        engine: "torch", or "onnx" or "onnx-int8" for a file that `attendrop export` wrote.
     """
     check_whole("batch_size", batch_size, 1)
+    check_choice("engine", engine, ENGINES)
     run = read_finished(folder, temperature, required)
     form = _chosen_format(form, file, output)
     path = _output_path(file, output, form)
@@ -310,7 +324,7 @@ def predict_file(
         _check_output(path, divided(file)[0], overwrite)
     data, table = read_rows(file, run.task, options)
     columns = dict(table.columns)
-    outputs = run.load().outputs(data, batch_size, progress)
+    outputs = run.load(engine).outputs(data, batch_size, progress)
     assert data.test is not None
     task = run.task
     if task.label in columns and task.label in data.test.column_names:

@@ -168,7 +168,7 @@ def load_model(
         labels: The label names; None = those of the task.
         trust_remote_code: Whether code from the repository may be run.
         tokenizer: The tokenizer, or the image processor or feature extractor, if the model is to be checked against it.
-        notes: A list to which sentences about new or re-used weights are added.
+        notes: A list to which sentences about new or reused weights are added.
         quantization: A quantisation configuration of transformers, for weights that stay frozen.
         pooling: What the head of a text classifier reads: "mean", "cls", "model" for the head of the model's own class,
             or "auto".
