@@ -40,6 +40,7 @@ from . import RESULTS
 
 OUTPUT = RESULTS / "simple-baselines.csv"
 TOOL, WORDS, FROZEN = "tool", "words", "frozen"
+ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")  # of CoNLL 2003
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,14 @@ def of_tool(data_set: DataSet, train: Any, test: Any, options: argparse.Namespac
         )  # fmt: skip
         answers = pandas.read_csv(result.folder / "predictions_test.csv", keep_default_na=False, dtype=str)
     if is_tagging(data_set):
-        return [[int(tag) for tag in row.split()] for row in answers["prediction"]]
+        return [[_number_of(tag) for tag in row.split()] for row in answers["prediction"]]
     column = "prediction" if "prediction" in answers else answers.columns[-1]
     return answers[column].astype(test[data_set.label].dtype).tolist()
+
+
+def _number_of(tag: str) -> int:
+    """Return the number of a tag; CoNLL's may be written by name."""
+    return int(tag) if tag.isdigit() else ENTITIES.index(tag)
 
 
 def of_words(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any]:
@@ -323,10 +329,9 @@ def score(data_set: DataSet, answers: Sequence[Any], gold: Sequence[Any]) -> flo
     if data_set.metric == "token_accuracy":
         return float(accuracy_score(np.concatenate(list(gold)), np.concatenate(list(answers))))
     if is_tagging(data_set):
-        names = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(entity_f1(*([[names[tag] for tag in row] for row in rows] for rows in (gold, answers))))
+            return float(entity_f1(*([[ENTITIES[tag] for tag in row] for row in rows] for rows in (gold, answers))))
     if is_labels(data_set):
         pairs = [(set(_split(mine)), set(_split(theirs))) for mine, theirs in zip(answers, gold, strict=True)]
         shared, all_of_both = (
@@ -460,7 +465,7 @@ def ablations(rows: Sequence[dict[str, Any]]) -> str:
         for recipe, cells in gains.items()
         for name, points in [*cells.items(), ("mean of the cells", [statistics.fmean(of) for of in cells.values()])]
     ]
-    return table(["without", "data set, examples", "draws", "points lost"], lines) if lines else ""
+    return table(["other recipe", "data set, examples", "draws", "the default gains"], lines) if lines else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
