@@ -8,7 +8,8 @@
 Each part appends its results to a file in `benchmarks/results`, so that a device which is available for a few minutes
 at a time can do one part after the other. All parts are measured in this process, because importing torch and
 transformers again for each would take minutes. A part that fails is named, and the next one begins. The parts of
-`ON_REQUEST`, whose tables are on other pages, are measured only where `--parts` names them.
+`ON_REQUEST`, whose tables are on other pages or which decide what is built, are measured only where `--parts` names
+them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
         "sizes": ([*STEPS, "sizes"], 2.3),
         "family": ([*STEPS, "family"], 0.7),
+        "peers": ([*STEPS, "peers"], 0.7),
         "baselines": ([*STEPS, "baselines"], 0.8),
         "long": ([*STEPS, "long"], 1.3),
         "models": ([*STEPS, "models"], 1.5),
@@ -45,7 +47,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
             ],
             1.2,
         ),
-        "evaluation": (["benchmarks.evaluation", "--rounds", "2"], 0.4),
+        "evaluation": (["benchmarks.evaluation", "--rounds", "2", "--models", "roberta-base", "minilm"], 0.5),
         "profile": (["benchmarks.profile"], 0.1),  # the last one, because a profiler may slow down what follows
         "kernels": (["benchmarks.kernels", "--device", "cuda", "--calls", "30"], 0.3),
         "inference": (
@@ -56,13 +58,18 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
             0.8,
         ),
         "all-runs": (["benchmarks.whole_runs", "--models", "roberta-base"], 30),
+        "replicas": (["benchmarks.replicas"], 9),
+        "fusions": (["benchmarks.fusions"], 6),
     },
     "cpu": {
         "steps": (["benchmarks.steps", "--threads", "2"], 25),
         "inference": (["benchmarks.inference"], 30),
+        "ways": (["benchmarks.cpu_steps", "--threads", "2"], 5),
+        "batches": (["benchmarks.host_batches"], 0.5),
     },
 }
-ON_REQUEST = ("kernels", "inference", "all-runs")  # their tables are on other pages
+# Their tables are on other pages, or they decide what will be built.
+ON_REQUEST = ("kernels", "inference", "all-runs", "replicas", "fusions")
 
 
 def run_part(command: list[str]) -> bool:

@@ -3,6 +3,7 @@
     python -m benchmarks.compressed --model sentence-transformers/all-mpnet-base-v2
     python -m benchmarks.compressed --model roberta             # the shapes of RoBERTa-base, random weights
     python -m benchmarks.compressed --model M --plans tail=6 constant=6 --ways torch --sizes 16x128
+    python -m benchmarks.compressed --model M --device cuda --ways captured --sizes 32x128    # bf16, as CUDA graphs
 
 The plans compress the last blocks: `exact` (the last block on what the head reads), `constant=k` (attention is 1/n),
 `tail=k` (they run on a summary), `removed=k`. Heads are new and texts random, without padding: times are measured, no
@@ -28,13 +29,14 @@ import transformers
 from torch import Tensor
 
 from attendrop import prune
+from attendrop.capture.graphs import Graphs
 
 from .inference import Batch, Run, as_size
 from .records import RESULTS, append, conditions
 
 STOCK = "stock"
 PLANS = (STOCK, "exact", "constant=6", "constant=11", "removed=6", "tail=4", "tail=6", "tail=8", "tail=10")
-WAYS = ("torch", "onnx", "onnx-int8")
+WAYS = ("torch", "onnx", "onnx-int8", "captured")
 SIZES = ((1, 128), (16, 128))
 Name = tuple[str, str]  # the plan, and the way of running
 
@@ -85,8 +87,19 @@ def runs_of(model: Any, plan: str, ways: list[str], vocabulary: int, folder: Pat
         runs |= {
             way: _of_session(session_of(file)) for way, file in (("onnx", path), ("onnx-int8", small)) if way in ways
         }
+    if "captured" in ways:
+        graphs = Graphs(model.device)
+        runs["captured"] = lambda batch: _replayed(graphs, model, batch)
     print(f"{plan} is ready", flush=True)
     return runs
+
+
+def _replayed(graphs: Graphs, model: Any, batch: Batch) -> Tensor:
+    static, key = graphs.static_batch(batch)
+    logits = graphs.run(key, lambda: model(**static).logits, forward_of=model)
+    if graphs.failure is not None:
+        raise RuntimeError(f"the model was not captured: {graphs.failure}")
+    return logits.clone()
 
 
 def _of_session(session: Any) -> Any:
@@ -105,12 +118,19 @@ def measured(candidates: dict[Name, Any], batch: Batch, seconds: float, least: i
     rounds, end = -1, time.perf_counter() + seconds
     while rounds < least or time.perf_counter() < end:
         for name, run in candidates.items():
+            _wait(batch)
             start = time.perf_counter()
             run(batch)
+            _wait(batch)
             if rounds >= 0:
                 times[name].append(1e3 * (time.perf_counter() - start))
         rounds += 1
     return times
+
+
+def _wait(batch: Batch) -> None:
+    if batch["input_ids"].is_cuda:
+        torch.cuda.synchronize()
 
 
 def rows_of(size: tuple[int, int], times: dict[Name, list[float]], errors: dict[Name, float]) -> list[dict[str, Any]]:
@@ -145,12 +165,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="an encoder: a name on the Hub, or a folder")
     parser.add_argument("--name", help="its name in the results (default: the last part of --model)")
     parser.add_argument("--plans", nargs="+", default=list(PLANS))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="torch always runs")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS[:3]), choices=WAYS, help="torch always runs")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="cuda: in bf16, without onnx")
     parser.add_argument("--sizes", nargs="+", type=as_size, default=list(SIZES), help="batch x length, as in 1x128")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120, help="for each size (default: 120)")
     parser.add_argument("--rounds", type=int, default=5, help="at least (default: 5)")
-    parser.add_argument("--output", type=Path, default=RESULTS / "compressed-cpu.csv", help="CSV file to append to")
+    parser.add_argument("--output", type=Path, help="CSV file to append to (default: in benchmarks/results)")
     parser.add_argument("--onnx", type=Path, help="folder in which ONNX files are kept for a later call")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -162,6 +183,8 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     """Measure all sizes, and append the rows."""
     torch.set_num_threads(options.threads)
     model = load(options.model)
+    if options.device == "cuda":
+        model.to("cuda", torch.bfloat16)
     vocabulary, ways = model.config.vocab_size, list(dict.fromkeys(["torch", *options.ways]))
     candidates: dict[Name, Run] = {}
     with torch.inference_mode(False), torch.no_grad():
@@ -170,11 +193,11 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             candidates |= {(plan, way): run for way, run in runs.items()}
     runtime = import_module("onnxruntime").__version__ if "onnx" in ways or "onnx-int8" in ways else ""
     name = options.name or Path(options.model).name
-    shared = conditions("cpu", model=name, attention=model.config._attn_implementation, onnxruntime=runtime)
+    shared = conditions(options.device, model=name, attention=model.config._attn_implementation, onnxruntime=runtime)
     for size in options.sizes:
-        batch = texts(*size, vocabulary)
+        batch = {name: x.to(options.device) for name, x in texts(*size, vocabulary).items()}
         errors = differences(candidates, batch)
-        rows = rows_of(size, measured(candidates, batch, options.seconds, options.rounds), errors)
+        rows = rows_of(size, measured(candidates, batch, options.seconds, max(2, options.rounds)), errors)
         for row in rows:
             print(
                 f"{size[0]:>2} × {size[1]:<3} {row['plan']:<12} {row['way']:<9} {row['ms']:>9.1f} ms, "
@@ -182,7 +205,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
                 f"way, off {row['largest difference']}",
                 flush=True,
             )
-        append(options.output, [{**shared, **row} for row in rows])
+        append(options.output or RESULTS / f"compressed-{options.device}.csv", [{**shared, **row} for row in rows])
 
 
 if __name__ == "__main__":

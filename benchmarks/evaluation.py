@@ -4,12 +4,12 @@
     python -m benchmarks.evaluation --models minilm --texts 1000 5000
 
 "evaluate" is an evaluation inside of `Trainer.train()`, with bf16: the Trainer's own `eval_runtime` in a run that
-evaluates ten times, without the first one, which records the graphs. "predict" is what `attendrop predict` does between
-tokens and logits, in float32, with the recording of its graphs. The bare forward is the least that one could write by
-hand for the same batches, which are padded and on the device already: it copies each into a buffer and replays the
-graph of its length. It records its graphs only beside "predict", with which it takes turns; beside "evaluate" it comes
-after the training. Times are medians, over evaluations or rounds, and "spread" is the difference of the longest and the
-shortest in percent.
+evaluates ten times, without the first one, which records the graphs and makes the batches that are kept. "predict" is
+what `attendrop predict` does between tokens and logits, in float32, with the recording of its graphs. The bare forward
+is the least that one could write by hand for the same batches, which are padded and on the device already: it copies
+each into a buffer and replays the graph of its length. It records its graphs only beside "predict", with which it takes
+turns; beside "evaluate" it comes after the training. Times are medians, over evaluations or rounds, and "spread" is the
+difference of the longest and the shortest in percent.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from datasets import Dataset
 from transformers import TrainingArguments
 
 from attendrop import RegularizedTrainer
@@ -42,6 +43,15 @@ BATCH = 32
 EVALUATIONS = 10  # of a run; with fewer, the smaller last batch would not repay its recording
 
 Batch = dict[str, torch.Tensor]
+
+
+class Padding:
+    """`padded` as a collator whose batches may be kept."""
+
+    is_deterministic = True
+
+    def __call__(self, examples: list[dict[str, Any]]) -> Batch:
+        return padded(examples)
 
 
 def device_batches(examples: list[dict[str, Any]], device: str) -> list[Batch]:
@@ -113,7 +123,9 @@ def evaluations(model: Any, data: list[dict[str, Any]], device: str) -> list[flo
             per_device_eval_batch_size=BATCH, save_strategy="no", logging_strategy="no", report_to=[],
             disable_tqdm=True, learning_rate=1e-6, bf16=on_gpu, use_cpu=not on_gpu,
         )  # fmt: skip
-        trainer = RegularizedTrainer(model, args=args, train_dataset=data[:16], eval_dataset=data, data_collator=padded)
+        trainer = RegularizedTrainer(
+            model, args=args, train_dataset=data[:16], eval_dataset=Dataset.from_list(data), data_collator=Padding()
+        )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     return [row["eval_runtime"] for row in trainer.state.log_history if "eval_runtime" in row][1:]

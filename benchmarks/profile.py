@@ -88,16 +88,22 @@ class Profiler(StepTimer):
             self.now()
             self.profiler.stop()
 
-    def kernels(self) -> list[Kernel]:
-        """The kernels of a step, those that take longest first."""
-        wanted = DeviceType.CUDA if torch.cuda.is_available() else DeviceType.CPU
-        measured = []
-        for event in self.profiler.key_averages():
-            is_range = getattr(event, "is_user_annotation", False) or event.key.startswith(_RANGES)
-            taken = event.self_device_time_total if wanted == DeviceType.CUDA else event.self_cpu_time_total
-            if event.device_type == wanted and not is_range and taken:
-                measured.append(Kernel(event.key, taken / 1e3 / STEPS, event.count / STEPS))
-        return sorted(measured, key=lambda kernel: -kernel.milliseconds)
+
+def kernels_of(profiler: profile, steps: int) -> list[Kernel]:
+    """The kernels of a step, those that take longest first.
+
+    Args:
+        profiler: has profiled some steps.
+        steps: how many.
+    """
+    wanted = DeviceType.CUDA if torch.cuda.is_available() else DeviceType.CPU
+    measured = []
+    for event in profiler.key_averages():
+        is_range = getattr(event, "is_user_annotation", False) or event.key.startswith(_RANGES)
+        taken = event.self_device_time_total if wanted == DeviceType.CUDA else event.self_cpu_time_total
+        if event.device_type == wanted and not is_range and taken:
+            measured.append(Kernel(event.key, taken / 1e3 / steps, event.count / steps))
+    return sorted(measured, key=lambda kernel: -kernel.milliseconds)
 
 
 def by_kind(kernels: list[Kernel], step: float) -> list[Kernel]:
@@ -117,7 +123,7 @@ def rows_of(name: str, setting: Setting, windows: int, kernels: int) -> list[dic
     trained(name, setting, timer)
     step = statistics.median(timer.window[1:]) * 1e3
     spread = spread_of(timer.window[1:])
-    kernels_of_step = timer.kernels()
+    kernels_of_step = kernels_of(timer.profiler, STEPS)
     print(f"{name}, {setting.model}, {setting.batch}x{setting.length}: {step:.2f} ms, spread {spread:.0f} %")
     rows = []
     for what, part in (("kind", by_kind(kernels_of_step, step)), ("kernel", kernels_of_step[:kernels])):

@@ -76,6 +76,12 @@ def tiny(length: int, attention: str = "sdpa") -> Any:
     return roberta(length, attention, **TINY)
 
 
+def tiny_bert(length: int, attention: str = "sdpa") -> Any:
+    """The same with the parts of BERT."""
+    config = hf.BertConfig(**TINY, max_position_embeddings=max(512, length), attn_implementation=attention)
+    return hf.BertForSequenceClassification(config)
+
+
 MODELS: dict[str, Callable[..., Any]] = {
     "roberta-base": roberta,
     "roberta-base lora": roberta_lora,
@@ -85,6 +91,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "modernbert-base": modernbert,
     "qwen2-0.5b lora": qwen2_lora,
     "tiny": tiny,
+    "tiny bert": tiny_bert,
     "tiny lora": lambda *arguments: with_adapters(tiny(*arguments)),
 }
 

@@ -5,6 +5,7 @@
     python -m benchmarks.trainer_steps --part baselines # averages, fine-tuning baselines and further methods, the same
     python -m benchmarks.trainer_steps --part long      # 8,192 tokens in a batch, texts of 512 to 8,192 tokens
     python -m benchmarks.trainer_steps --part models    # MiniLM, MPNet, DeBERTa-v3, ModernBERT; Qwen2-0.5B with LoRA
+    python -m benchmarks.trainer_steps --part peers     # beside torch.compile and the authors' code
     python -m benchmarks.trainer_steps --part long models
     python -m benchmarks.trainer_steps --model "qwen2-0.5b lora" --sizes 4x2048 --only "plain captured" rdrop
 
@@ -17,13 +18,15 @@ each layer) in a stock Trainer. "addrop captured, bits" has masks that attention
 "addrop captured, biases" at none. In steps with "casts by layer" each linear layer converts its own weights to half
 precision. A window of AttendOut contains one update of the generator. "faster" is the speed-up over "addrop published";
 the floor (floors.py) and "aim", the most that a step should take, are multiples of a captured plain step of the same
-model.
+model. "products ms" is the time of the matrix products of a plain step alone (products.py). "stock compiled" is the
+Trainer with its `torch_compile`.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import statistics
 import sys
 import tempfile
@@ -46,6 +49,7 @@ from attendrop.methods import parse_method
 from attendrop.utils.processes import freeze_imported
 
 from .floors import floor_as_published, floor_of
+from .products import products_ms
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions, spread_of
 from .shapes import MODELS, RandomTexts, make_model
@@ -184,6 +188,8 @@ BY_LAYER = "casts by layer"
 # name -> (function that creates the trainer, floor in multiples of a plain step)
 PROVIDERS: dict[str, tuple[Make, float]] = {
     "stock plain": (stock, floor_of()),
+    "stock compiled": (stock, floor_of()),
+    "stock compiled, reduce-overhead": (stock, floor_of()),
     "plain captured": (with_step("captured"), floor_of()),
     "addrop captured": (with_step("captured", addrop), floor_of(addrop())),
     "addrop captured, bits": (addrop_with_bits_from(1), floor_of(addrop())),
@@ -254,6 +260,12 @@ PROVIDERS |= {
 }
 
 
+# name of a provider -> its training arguments beside the usual ones
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "stock compiled": {"torch_compile": True},
+    "stock compiled, reduce-overhead": {"torch_compile": True, "torch_compile_mode": "reduce-overhead"},
+}
+
 # Single steps, length of a window and number of windows in a round; fewer where steps are slow: with many tokens in a
 # batch, or by the provider.
 ROUND, ROUND_OF_MANY = (2, 6, 2), (1, 3, 2)
@@ -284,11 +296,14 @@ RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
 
 def trained(name: str, setting: Setting, timer: StepTimer) -> None:
     """Trains for as many steps as the timer needs."""
-    on_gpu = setting.device == "cuda"
-    with tempfile.TemporaryDirectory() as folder:
+    on_gpu, more = setting.device == "cuda", ARGUMENTS.get(name, {})
+    if more:
+        torch.compiler.reset()  # what was compiled for another mode
+    # The Trainer hands `torch_compile` on in environment variables, which later Trainers would read.
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ):
         args = TrainingArguments(
             folder, max_steps=timer.steps, per_device_train_batch_size=setting.batch, bf16=on_gpu, use_cpu=not on_gpu,
-            save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no",
+            save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no", **more,
         )  # fmt: skip
         trainer = PROVIDERS[name][0](
             setting,
@@ -318,6 +333,11 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
 
 def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
     """A row for each provider, measured in interleaved rounds; one that fails is named and left out."""
+    try:
+        products: Any = round(products_ms(setting.model, setting.batch, setting.length, setting.device), 3)
+    except (RuntimeError, ValueError) as error:
+        print(f"the matrix products alone are left out: {type(error).__name__}: {error}", flush=True)
+        products = ""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in list(results):
@@ -347,6 +367,7 @@ def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, 
             row[title] = ratio(row, by_name[other]) if has_both else ""
         row["floor"] = round(PROVIDERS[row["provider"]][1], 2)
         row["aim"] = AIMS.get(row["provider"], "")
+        row["products ms"] = products
     return table
 
 
@@ -354,6 +375,7 @@ PLAIN = ["stock plain", "plain captured"]
 CAPTURED = [*PLAIN, "addrop captured", "attendout captured"]
 EAGER = ["addrop eager", "addrop published"]
 IGA = "addrop iga captured, 5 gauss nodes"
+PEERS = ["stock plain", *ARGUMENTS, "plain captured", "addrop published", "addrop captured"]
 LONG = [*PLAIN, "addrop captured", "addrop first layer captured"]
 # part -> (file of its results, rounds, [(model, size, providers)])
 PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
@@ -380,6 +402,7 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
             ("roberta-base lora", "16x128", [*PLAIN, *WITH_LORA]),
         ],
     ),
+    "peers": ("trainer-steps-peers-cuda.csv", 1, [("roberta-base", "16x128", PEERS)]),
     "long": (
         "trainer-steps-models-cuda.csv",
         2,

@@ -87,7 +87,7 @@ def prepare(data: Path, model: str, output: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     output.mkdir(parents=True, exist_ok=True)
     for task, (*files, columns) in TASKS.items():
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Any] = {}
         for part, file in zip(("train", "test"), files, strict=True):
             rows = pd.read_parquet(data / f"{file}.parquet")
             if part == "train" and len(rows) > TEXTS:
@@ -386,7 +386,7 @@ def keep_probabilities(options: argparse.Namespace, unit: Unit) -> None:
         np.savez_compressed(_kept(options), **known, **{name: unit.probabilities()})
 
 
-def _probabilities(options: argparse.Namespace) -> dict[str, np.ndarray]:
+def _probabilities(options: argparse.Namespace) -> dict[str, Any]:
     if not _kept(options).is_file():
         return {}
     with np.load(_kept(options)) as file:

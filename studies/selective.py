@@ -4,12 +4,13 @@
 
 A logistic regression reads the mean-pooled features of an untrained encoder. In each of the repetitions other 500
 examples choose the temperature, the threshold and the cut, and others measure them: `studies/results/selective.csv`.
+`chosen` is the share of the repetitions in which there is a threshold, and `missed` that in which the accuracy of the
+answers is below the target on the other examples, which may happen in 10 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import numpy as np
 
 from attendrop.lab.statistics.calibration import fit_temperature, softmax
 from attendrop.lab.statistics.selective import choose_confidence, conformal_cut, prediction_sets
+from benchmarks.records import append, conditions
 
-RESULTS = Path(__file__).parent / "results" / "selective.csv"
+from . import RESULTS as FOLDER
+
+RESULTS = FOLDER / "selective.csv"
 TRAIN, VALIDATION, TEST = 500, 500, 500
 COVERAGE, ACCURACIES = 0.9, (0.9, 0.95)
 
@@ -94,18 +98,16 @@ def main() -> None:
         probe = LogisticRegression(max_iter=2000, C=10).fit(features(model, tokenizer, train), train["label"])
         logits = np.log(probe.predict_proba(features(model, tokenizer, test)))
         of_set = [measure(logits, gold, draw) for _ in range(options.repetitions)]
-        with np.errstate(all="ignore"):
-            means = {name: float(np.nanmean([one[name] for one in of_set])) for name in of_set[0]}
+        measured = pd.DataFrame(of_set)
+        means = measured.mean().to_dict()  # the accuracy of answers is that of the repetitions that have any
         for accuracy in ACCURACIES:
-            reached = [one[f"accuracy_{accuracy}"] for one in of_set if one[f"answered_{accuracy}"] > 0]
-            means[f"missed_{accuracy}"] = float(np.mean(np.array(reached) < accuracy)) if reached else float("nan")
-            means[f"usable_{accuracy}"] = len(reached) / len(of_set)
-        rows.append({"set": folder.name, "classes": len(names), **{k: round(v, 4) for k, v in means.items()}})
+            means[f"missed_{accuracy}"] = (measured[f"accuracy_{accuracy}"] < accuracy).mean()
+            means[f"chosen_{accuracy}"] = measured[f"accuracy_{accuracy}"].notna().mean()
+        row = {"set": folder.name, "classes": len(names), "repetitions": options.repetitions}
+        row |= {name: "" if np.isnan(value) else round(float(value), 4) for name, value in means.items()}
+        rows.append({**row, "model": Path(options.model).name, **conditions("cpu")})
         print(rows[-1], flush=True)
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    append(RESULTS, rows)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m studies.simple_baselines --model DIR --data DIR --sizes 100 300 1000 --seeds 3
 
-`--data` is a folder of Parquet files: `arena/<name>/{train,test}.parquet`, `glue/<name>/`, `conll2003/`, and `messy/`,
-which `studies.messy_files` writes. For every set, size and seed, that many training examples are drawn; of sets named
+`--data` is a folder of Parquet files: `arena/<name>/{train,test}.parquet`, `glue/<name>/`, `conll2003/`, and `harder/`,
+which `studies.harder_files` writes. For every set, size and seed, that many training examples are drawn; of sets named
 `k-shot`, that many of each class. The tool gets them as a file and nothing else: it splits off its own validation data
 and chooses everything. The linear models get all of them:
 
@@ -73,8 +73,8 @@ def _arena(name: str, **more: Any) -> DataSet:
     return DataSet(more.pop("called", name), f"arena/{name}/train.parquet", f"arena/{name}/test.parquet", **more)
 
 
-def _messy(name: str, **more: Any) -> DataSet:
-    return DataSet(more.pop("called", name), f"messy/{name}/train.parquet", f"messy/{name}/test.parquet", **more)
+def _harder(name: str, **more: Any) -> DataSet:
+    return DataSet(more.pop("called", name), f"harder/{name}/train.parquet", f"harder/{name}/test.parquet", **more)
 
 
 def _glue(name: str, *text: str, train: str = "train", metric: str = "accuracy", **more: Any) -> DataSet:
@@ -100,15 +100,15 @@ DATA_SETS = (
     _arena("stackoverflow", called="stackoverflow 5-shot", shots=5),
     _arena("trec", called="trec 8-shot", shots=8),
     _arena("tweet_emotion", called="tweet_emotion 8-shot", shots=8),
-    # harder ones, of `studies.messy_files`
-    _messy("sms_spam", metric="macro_f1"),
-    _messy("reuters52", metric="macro_f1"),
-    _messy("trec_fine", called="trec_fine 5-shot", shots=5),
-    _messy("german_reviews"),
-    _messy("german_tags", text=("tokens",), label="tags", metric="token_accuracy"),
-    _messy("tweet_sentiment", metric="pearson"),
-    _messy("flesch", metric="r2"),
-    _messy("topics", metric="micro_f1"),
+    # harder ones, of `studies.harder_files`
+    _harder("sms_spam", metric="macro_f1"),
+    _harder("reuters52", metric="macro_f1"),
+    _harder("trec_fine", called="trec_fine 5-shot", shots=5),
+    _harder("german_reviews"),
+    _harder("german_tags", text=("tokens",), label="tags", metric="token_accuracy"),
+    _harder("tweet_sentiment", metric="pearson"),
+    _harder("flesch", metric="r2"),
+    _harder("topics", metric="micro_f1"),
 )  # fmt: skip
 BY_NAME = {data_set.name: data_set for data_set in DATA_SETS}
 

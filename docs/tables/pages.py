@@ -16,15 +16,17 @@ PAGES = (
 )
 MARKED = re.compile(r"(<!-- table: (?P<name>[a-z0-9_-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
+# What names of tables begin with -> the module of a study that makes them.
+STUDIES = {"verdict": "verdict.page", "attendout": "verdict.attendout.report", "reproduction": "reproduction.page"}
 TABLES = {**timings.TABLES, **methods.TABLES, **research.TABLES, **compression.TABLES}
 
 
 def generated(name: str) -> str:
-    """The content of a table. Those of the verdict study are made in its own package, which reads this module."""
-    of_the_study = {"verdict": "page", "attendout": "attendout.report"}.get(name.partition("-")[0])
+    """The content of a table. Those of some studies are made in their own packages, which read this module."""
+    of_the_study = STUDIES.get(name.partition("-")[0])
     if of_the_study is None:
         return TABLES[name]()
-    return str(import_module(f"studies.verdict.{of_the_study}").TABLES[name]())
+    return str(import_module(f"studies.{of_the_study}").TABLES[name]())
 
 
 def renewed(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import shorten
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from studies import RESULTS, defaults, few_shot, simple_baselines
@@ -13,16 +14,37 @@ from .markdown import table
 from .results import last_rows
 
 
-def simulated(quantity: str) -> str:
-    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study."""
+def simulated(quantity: str, rules: str = "second") -> str:
+    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study.
+
+    Args:
+        quantity: What was simulated.
+        rules: The edition of the rules; empty for what does not depend on them.
+    """
     shares: dict[str, dict[str, str]] = {}
-    for row in last_rows(RESULTS / "statistics.csv", ("seeds", "methods", "differences"), quantity=quantity):
-        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else row["seeds"]
+    for row in _simulations(quantity, rules):
+        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else "until decided"
         study += f", {row['methods']} methods" if row["methods"] != "1" else ""
         shares.setdefault(row["differences"], {})[study] = f"{100 * float(row['measured']):.1f}"
     studies = list(dict.fromkeys(study for of in shares.values() for study in of))
     lines = [[name, *(of.get(study, "") for study in studies)] for name, of in shares.items()]
     return table(["differences", *studies], lines)
+
+
+def simulated_inflation() -> str:
+    """The mean estimate of studies that say "helps" until they are decided, as a multiple of the true effect."""
+    ratios: dict[str, list[str]] = {}
+    for rules in ("first", "second"):
+        for row in _simulations("estimate at the stop / effect", rules):
+            effect = row["differences"].removeprefix("normal, effect ")
+            ratios.setdefault(effect, []).extend([f"{float(row['measured']):.2f} ×", f"{float(row['mean_seeds']):.0f}"])
+    titles = ["effect / deviation", "first rules", "seeds", "these rules", "seeds"]
+    return table(titles, [[effect, *of] for effect, of in ratios.items()])
+
+
+def _simulations(quantity: str, rules: str) -> list[dict[str, str]]:
+    key = ("seeds", "methods", "differences")
+    return last_rows(RESULTS / "statistics.csv", key, quantity=quantity, rules=rules)
 
 
 def simulated_ensembles() -> str:
@@ -90,6 +112,37 @@ def against_simple_models() -> str:
     )
 
 
+def selective() -> str:
+    """Coverage of prediction sets, and the accuracy of answers above a threshold, on real sets."""
+    lines = []
+    for row in last_rows(RESULTS / "selective.csv", ("set",)):
+        cells = [row["set"], f"{100 * float(row['accuracy']):.1f}", f"{100 * float(row['coverage']):.1f}"]
+        cells += [f"{float(row['classes_in_set']):.2f} of {row['classes']}"]
+        for target in ("0.9", "0.95"):
+            chosen = float(row[f"chosen_{target}"])
+            answered, right = (f"{100 * float(row[f'{name}_{target}'] or 0):.1f}" for name in ("answered", "accuracy"))
+            shown = f"{answered} % answered, {right} right, missed {100 * float(row[f'missed_{target}']):.0f} %"
+            cells.append(shown if chosen >= 0.5 else f"no threshold in {100 * (1 - chosen):.0f} %")
+        lines.append(cells)
+    return table(["set", "accuracy", "coverage, of 90 %", "classes listed", "target 90 %", "target 95 %"], lines)
+
+
+def messy_files() -> str:
+    """From files in the forms of their authors to predictions: what was typed and said, now and before."""
+    lines = []
+    for row in last_rows(RESULTS / "messy-files.csv", ("data set",)):
+        flags = row["train"].removeprefix("attendrop train --model M --train-file ")
+        said, said_before = (shorten(row[name], 160, placeholder=" …") for name in ("said", "said before"))
+        before = "the same" if said_before == said else said_before or "accepted"
+        if row["accepted before"] == "False":
+            before += " (no flag helps)"
+        score = f"{row['predictions']} ({row['form']}), {row['metric']} {float(row['score']):.2f}"
+        cells = [row["data set"], f"`{flags}`", row["stops"], said or "accepted", row["stops before"], before, score]
+        lines.append([cell.replace("|", "\\|") for cell in cells])
+    titles = ["data set", "file and flags", "stops", "what `check` said first", "stops before", "before"]
+    return table([*titles, "predictions, score"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     "defaults": chosen_defaults,
@@ -97,11 +150,19 @@ TABLES: dict[str, Callable[[], str]] = {
     "simple-baselines": against_simple_models,
     "recipe-parts": lambda: simple_baselines.ablations(simple_baselines.read(simple_baselines.OUTPUT)),
     "few-shot": lambda: few_shot.markdown(simple_baselines.read(few_shot.OUTPUT)),
+    "messy-files": messy_files,
+    "selective": selective,
     "seeds-to-decide": seeds.markdown,
     "simulated-alarms": lambda: simulated("false alarms"),
+    "simulated-alarms-first": lambda: simulated("false alarms", "first"),
     "simulated-coverage": lambda: simulated("coverage"),
-    "simulated-bca": lambda: simulated("coverage of BCa"),
+    "simulated-bca": lambda: simulated("coverage of BCa", ""),
     "simulated-power": lambda: simulated("power"),
+    "simulated-power-first": lambda: simulated("power", "first"),
+    "simulated-most-power": lambda: simulated("most power of any test", ""),
+    "simulated-population": lambda: simulated("false alarms about other test sets"),
+    "simulated-population-first": lambda: simulated("false alarms about other test sets", "first"),
+    "simulated-inflation": simulated_inflation,
     "simulated-ensembles": simulated_ensembles,
     "simulated-calibration": simulated_calibration,
     "simulated-equivalence": lambda: simulated('false "no difference"'),

@@ -52,8 +52,38 @@ def captured() -> str:
         spreads = [float(row["spread"]) for row in at.values() if row.get("spread")]
         floor, memory = next(iter(at.values()))["floor"], last["memory x capt"] if last else ""
         lines.append([name, *cells, percent(max(spreads, default=None)), two(floor), two(memory)])
+    products = {(row["batch"], row["length"]): row.get("products ms") for row in measured}
+    if any(products.values()):
+        lines.append(["matrix products alone", *(products[size] or "" for size in sizes), "", two(1), ""])
     titles = [*(f"{b} × {n}" for b, n in sizes), "largest spread", "floor", "memory, {} × {}".format(*sizes[-1])]
     return table(["ms (× plain captured)", *titles], lines)
+
+
+def peers() -> str:
+    """Steps of ours beside what else a user could run; nothing before it is measured."""
+    measured = _steps("peers")
+    if not measured:
+        return ""
+    return (
+        "### Beside what else one could run\n\n"
+        '`python -m benchmarks.trainer_steps --part peers`, RoBERTa-base shapes, 16 × 128. "stock compiled" is the '
+        "Trainer of\ntransformers with `torch_compile`, in its default mode and in reduce-overhead. "
+        '"× products" is in multiples of the\ntime of the matrix products of a plain step alone, '
+        f"{two(measured[-1]['products ms'])} ms; the floor of each step counts them.\n\n"
+    ) + table(
+        ["step", "ms", "× plain captured", "× products", "floor, × products", "peak memory, MiB"],
+        [
+            [
+                *(row["provider"], row["train ms"], two(row["x captured"])),
+                *(two(_times_products(row)), two(row["floor"]), row["peak MiB"]),
+            ]
+            for row in measured
+        ],
+    )
+
+
+def _times_products(row: Row) -> str:
+    return str(float(row["train ms"]) / float(row["products ms"])) if row["products ms"] else ""
 
 
 def models(is_long: bool) -> str:
@@ -64,11 +94,13 @@ def models(is_long: bool) -> str:
     if not of:
         return ""
     names = list(dict.fromkeys(name for by in of.values() for name in by))
+    products = [next(iter(by.values())).get("products ms") for by in of.values()]
     lines = [
-        [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
-        for (model, size), by in of.items()
+        [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names), *([ms] if ms else [])]
+        for ((model, size), by), ms in zip(of.items(), products, strict=True)
     ]
     first = "batch × tokens" if is_long else "model, batch × tokens"
+    names += ["matrix products alone, ms"] * any(products)
     return (
         f"### {'Long texts' if is_long else 'Other models'}\n\n"
         "Each cell: ms (× plain captured, spread), peak memory in MiB\n"
@@ -179,15 +211,40 @@ def _spread(row: Row) -> str:
 
 def evaluation() -> str:
     """Evaluation and prediction, beside a bare captured forward."""
-    measured = last_rows(RESULTS / "evaluation-cuda.csv", ("what",), model="roberta-base")
+    measured = last_rows(RESULTS / "evaluation-cuda.csv", ("model", "what"))
     if not measured:
         return NOT_YET
     return table(
         ["", "texts", "seconds", "spread", "bare forward, seconds", "spread", "× bare forward"],
         [
             [
-                *(row["what"], row["texts"], row["seconds"], percent(row["spread"])),
+                *(f"{row['what']}, {row['model']}", row["texts"], row["seconds"], percent(row["spread"])),
                 *(row["bare seconds"], percent(row["bare spread"]), two(row["x bare"])),
+            ]
+            for row in measured
+        ],
+    )
+
+
+def host_batches() -> str:
+    """What the host does for each batch of an evaluation, in milliseconds of the processor."""
+    measured = last_rows(RESULTS / "host-batches.csv", ("batches are",))
+    return table(
+        ["batches are", "first evaluation, ms a batch", "later ones, ms a batch", "spread"],
+        [[row["batches are"], row["first ms"], row["later ms"], percent(row["spread"])] for row in measured],
+    )
+
+
+def ways_on_a_cpu() -> str:
+    """Steps on one thread of a CPU, by the way in which they are computed."""
+    measured = last_rows(RESULTS / "cpu-steps.csv", ("step", "way"), threads="1")
+    shares = ("matrix products %", "optimizer %", "dropout %", "casts %")
+    return table(
+        ["step", "computed", "processor ms", "spread", "× float32", *(name.removesuffix(" %") for name in shares)],
+        [
+            [
+                *(row["step"], row["way"], row["processor ms"], percent(row["spread"]), two(row["x float32"])),
+                *(percent(row[name]) for name in shares),
             ]
             for row in measured
         ],
@@ -290,13 +347,14 @@ def speed_in_a_sentence() -> str:
     """The first claim of the README."""
     steps = _headline_steps()
     faster = [of.stock / of.plain for of in steps.values()]
+    dearer = [of.addrop / of.plain for of in steps.values()]
     *small, largest = (of.addrop / of.stock for of in steps.values())
     return (
         f"**Faster steps.** On one GPU, a step of plain fine-tuning is {min(faster):.1f} to {max(faster):.1f} times as "
         "fast as in the stock\n"
-        f"`Trainer`. A step with AD-DROP takes {min(small):.2f} to {max(small):.2f} of the time of a *plain* step of "
-        "the stock `Trainer`,\n"
-        f"and {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+        f"`Trainer`. AD-DROP makes such a step {min(dearer):.1f} to {max(dearer):.1f} times as long; that is "
+        f"{min(small):.2f} to {max(small):.2f} of the time of a\n"
+        f"plain step of the stock `Trainer`, {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
     )
 
 
@@ -328,9 +386,12 @@ def padding() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "padding": padding,
     "captured": captured,
+    "peers": peers,
     "speed": speed,
     "speed-in-a-sentence": speed_in_a_sentence,
     "steps-cpu": steps_on_a_cpu,
+    "host-batches": host_batches,
+    "ways-cpu": ways_on_a_cpu,
     "family": family,
     "baselines": baselines,
     "weight-passes": weight_passes,

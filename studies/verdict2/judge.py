@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from attendrop.lab.statistics.over_tasks import TaskSummary, summarize_tasks
+from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary, summarize_tasks
 from attendrop.lab.statistics.paired import make_pairs, minimum_detectable_effect
 from attendrop.lab.statistics.verdict import Question
 
@@ -74,7 +74,7 @@ class Lines:
     def smallest_effect(self, name: str, size: str, outcome: str = "score") -> float | None:
         """The smallest true difference on a new task that these tasks would have detected with a power of 80 %."""
         summary = self.over_tasks(size, outcome, MATCHED).get(name)
-        if summary is None or summary.interval is None or summary.tasks < 3:
+        if summary is None or summary.interval is None or summary.tasks < FEWEST_TASKS:
             return None
         from scipy import special
 

@@ -5,6 +5,8 @@ On a CPU the operations are recorded and repeated (`helpers/recorded.py`); with 
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,16 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback, TrainingArguments, masking_utils
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorWithPadding,
+    TrainerCallback,
+    TrainingArguments,
+    masking_utils,
+)
 
 from attendrop import ADDrop, RegularizedTrainer
-from attendrop.capture import step_capture
+from attendrop.capture import kept_batches, step_capture
 from attendrop.capture.buckets import (
     BREAK_EVEN_STEPS,
     Buckets,
@@ -248,6 +256,103 @@ def test_evaluations_of_a_captured_run_match_an_eager_one(kind: str, tmp_path: P
         losses[capture] = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(losses["eager"]) == 6
     assert losses["captured"] == pytest.approx(losses["eager"], rel=2e-3)
+
+
+# ---- batches that are kept -------------------------------------------------------------------------------------------
+
+
+class Counted(DataCollatorWithPadding):
+    """Counts the batches that it makes."""
+
+    is_deterministic = True
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self.calls: list[int] = []  # a number would be a setting, on which batches may depend
+
+    def __call__(self, examples: list[dict[str, Any]]) -> Any:
+        self.calls.append(len(examples))
+        return super().__call__(examples)
+
+    @property
+    def made(self) -> int:
+        return len(self.calls)
+
+
+def texts(count: int = 9) -> Dataset:
+    lengths = [3 + number % 5 for number in range(count)]
+    rows = [{"input_ids": [5] * n, "attention_mask": [1] * n, "labels": n % 2, "length": n} for n in lengths]
+    return Dataset.from_list(rows)
+
+
+def trainer_of(data: Any, collator: Any, tmp_path: Path, capture: str = "auto", **options: Any) -> RegularizedTrainer:
+    trainer = make_trainer("bert", tmp_path, capture, **options)
+    trainer.data_collator, trainer.eval_dataset = collator, data
+    return trainer
+
+
+def test_kept_batches_are_those_of_the_trainer_and_are_made_once(graphs: type[RecordedGraphs], tmp_path: Path) -> None:
+    data, collator = texts(), Counted(make_tokenizer())
+    expected = list(trainer_of(data, collator, tmp_path, "eager").get_eval_dataloader())
+    assert collator.made == len(expected) == 5
+    trainer = trainer_of(data, collator, tmp_path)
+    for _ in range(2):
+        for actual, wanted in zip(trainer.get_eval_dataloader(), expected, strict=True):
+            assert set(actual) == set(wanted)
+            assert all(torch.equal(actual[name], wanted[name]) for name in wanted)
+            actual.pop("labels")  # as a Trainer with label smoothing does
+    list(trainer_of(data, collator, tmp_path).get_eval_dataloader())  # of a later run on the same data
+    assert collator.made == 10
+    assert trainer.data_collator is collator
+    collator.tokenizer.padding_side = "left"
+    list(trainer.get_eval_dataloader())
+    assert collator.made == 15
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_scores_from_kept_batches_are_the_same(
+    keeps: bool, graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attendrop.capture.evaluation.BREAK_EVEN_FORWARDS", 1)
+    data, collator = texts(), Counted(make_tokenizer())
+    trainer = trainer_of(data, collator, tmp_path)
+    trainer.compute_metrics = lambda result: {"sum": float(result.predictions.sum())}
+    with monkeypatch.context() as patch:
+        patch.setattr(step_capture.StepCapture, "kept_batches", lambda self, dataset: None)
+        expected = trainer.evaluate()
+    if not keeps:
+        data = data.with_transform(lambda rows: rows)
+    made = collator.made
+    for actual in (trainer.evaluate(data), trainer.evaluate(data)):
+        assert [actual[name] for name in ("eval_loss", "eval_sum")] == [expected["eval_loss"], expected["eval_sum"]]
+    assert collator.made - made == (5 if keeps else 10)
+
+
+def test_batches_that_may_change_are_not_kept(graphs: type[RecordedGraphs], tmp_path: Path) -> None:
+    data, collator = texts(), DataCollatorWithPadding(make_tokenizer())
+    known = trainer_of(data, collator, tmp_path)
+    assert known.capture.kept_batches(data) is known.capture.kept_batches(data) is not None
+    assert known.capture.kept_batches(data.to_list()) is None
+    assert trainer_of(data, collator, tmp_path, "eager").capture.kept_batches(data) is None
+    assert trainer_of(data, collator, tmp_path, dataloader_num_workers=1).capture.kept_batches(data) is None
+    assert trainer_of(data, padded, tmp_path).capture.kept_batches(data) is None
+    masking = DataCollatorForLanguageModeling(make_tokenizer(), mlm=True)
+    assert trainer_of(data, masking, tmp_path).capture.kept_batches(data) is None
+
+
+def test_kept_batches_end_with_their_data_set(
+    graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, collator = texts().remove_columns("length"), Counted(make_tokenizer())
+    trainer = trainer_of(None, collator, tmp_path)
+    monkeypatch.setattr(kept_batches, "_MOST_BYTES", 1)
+    for _ in range(2):
+        list(trainer.get_eval_dataloader(data))
+    assert collator.made == 10  # there is no memory for them
+    reference = weakref.ref(data)
+    del data
+    gc.collect()
+    assert reference() is None
 
 
 # ---- what is recorded ------------------------------------------------------------------------------------------------

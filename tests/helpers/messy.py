@@ -67,14 +67,14 @@ class Walk:
 
     Attributes:
         commands: What was typed.
-        said: The last sentence of each command, an error or what came out.
+        outcomes: The last sentence of each command, an error or what came out.
         asked: The times that the user had to know more than the sentence said.
         predictions: The number of predictions; None if it never came to them.
         form: The suffix of the file of predictions.
     """
 
     commands: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
     asked: int = 0
     predictions: int | None = None
     form: str = ""
@@ -278,7 +278,7 @@ def walk(messy: Messy, folder: Path, model: Path, texts: Texts, count: int, sett
         done = attendrop(*words)
         text = " ".join(f"{done.out} {done.err}".replace(f"{folder}/", "").split())
         errors = re.findall(r"error: .*?(?= error: | warning: | note: |$)", text)
-        seen.said.append(errors[0] if errors else text[-160:])
+        seen.outcomes.append(errors[0] if errors else text[-160:])
         return done.code, text
 
     for _ in range(_MOST_TRIES):
@@ -287,7 +287,7 @@ def walk(messy: Messy, folder: Path, model: Path, texts: Texts, count: int, sett
         wrong = {flag: known for flag, known in messy.facts.items() if flag in flags and flags[flag] != known}
         if code == 0 and _is_understood(messy, flags, text):
             break
-        advice = "" if code == 0 else seen.said[-1]
+        advice = "" if code == 0 else seen.outcomes[-1]
         new = _advised(advice)
         part = _PART.search(advice) or (None if new or code == 0 else _PART.search(text))
         if part and part[1].rpartition("::")[0] == Path(file.rpartition("::")[0] or file).name:

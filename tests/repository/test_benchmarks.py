@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,9 @@ from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
     compressed,
+    cpu_steps,
     evaluation,
+    host_batches,
     inference,
     kernels,
     padding,
@@ -28,7 +32,8 @@ from benchmarks import (
     whole_runs,
 )
 from benchmarks.floors import floor_of, weight_passes_of
-from docs.tables import compression
+from benchmarks.products import products_ms, products_of
+from docs.tables import compression, timings
 from helpers import zoo
 from helpers.data import make_arguments
 
@@ -276,3 +281,64 @@ def test_append_adds_new_columns_to_an_existing_file(tmp_path: Path) -> None:
     records.append(path, [{"a": 5, "c": 6}])
     with path.open(encoding="utf-8") as lines:
         assert [list(row.values()) for row in csv.DictReader(lines)] == [["1", "2", ""], ["3", "4", ""], ["5", "", "6"]]
+
+
+def test_products_alone_are_those_of_a_plain_step(tmp_path: Path) -> None:
+    noted = products_of("tiny", 4, 16, "cpu").calls
+    assert sum(inputs[1][0] == (64, 32) for name, inputs in noted if name == "addmm") >= 2 * 4  # tokens × width
+    plain = products(None, "tiny", tmp_path) / 2  # of two steps of four texts
+    operations = 0
+    for _, inputs in noted:
+        (*rows, inner), (*_, columns) = (inputs[-2][0], inputs[-1][0])
+        operations += 2 * math.prod(rows) * inner * columns
+    assert operations == pytest.approx(plain, rel=0.08)
+    assert products_ms("tiny", 4, 16, "cpu") > 0
+
+
+def test_table_of_peers_has_nothing_before_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timings, "RESULTS", tmp_path)
+    assert timings.peers() == ""
+    row = {"model": "roberta-base", "batch": 16, "length": 128, "x captured": 2.0, "floor": 1.0, "peak MiB": 100}
+    names = trainer_steps.PEERS[:2]
+    rows = [
+        {**row, "provider": name, "train ms": ms, "products ms": 2.5} for name, ms in zip(names, (50, 40), strict=True)
+    ]
+    records.append(tmp_path / "trainer-steps-peers-cuda.csv", rows, is_quiet=True)
+    assert "| stock compiled | 40 | 2.00 | 16.00 | 1.00 | 100 |" in timings.peers()
+
+
+def test_compiled_peers_leave_no_settings_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def make(setting: trainer_steps.Setting, args: Any, **arguments: Any) -> Any:
+        seen.update(compiles=args.torch_compile, mode=args.torch_compile_mode)
+        raise ValueError("only the arguments")
+
+    name = "stock compiled, reduce-overhead"
+    monkeypatch.setitem(trainer_steps.PROVIDERS, name, (make, 1.0))
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match="only the arguments"):
+        trainer_steps.trained(name, trainer_steps.Setting("tiny", 2, 8, "cpu"), trainer_steps.StepTimer(1, 1, 1))
+    assert seen == {"compiles": True, "mode": "reduce-overhead"}
+    assert dict(os.environ) == before
+
+
+def test_host_batches_benchmark_makes_kept_batches_once(tmp_path: Path) -> None:
+    small = ["--texts", "70", "--evaluations", "3", "--output", str(tmp_path / "rows.csv")]
+    host_batches.main(small)
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        made, kept = csv.DictReader(lines)
+    assert [made["batches are"], kept["batches are"]] == ["made each time", "kept"]
+    assert float(kept["later ms"]) < float(kept["first ms"])
+
+
+@pytest.mark.slow
+def test_cpu_steps_benchmark_writes_complete_rows(tmp_path: Path) -> None:
+    small = ["--layers", "1", "--batch", "1", "--length", "8", "--rounds", "1", "--steps", "plain", "addrop", "sam"]
+    cpu_steps.main([*small, "--only", "bfloat16", "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["step"], row["way"]) for row in rows] == [
+        (step, way) for step in cpu_steps.STEPS for way in ("float32", "bfloat16")
+    ]
+    assert all(float(row["processor ms"]) > 0 and float(row["matrix products %"]) > 0 for row in rows)

@@ -45,10 +45,12 @@ def main() -> None:
         folder.mkdir(parents=True)
         done = walk(messy, folder, options.model.absolute(), Texts(options.data), options.rows, settings)
         last = f"{done.predictions} in {done.form}" if done.predictions else "none"
-        print(f"| {messy.name} | {len(done.commands)} | {done.asked} | {last} | {done.said[-1][:150]} |", flush=True)
+        print(
+            f"| {messy.name} | {len(done.commands)} | {done.asked} | {last} | {done.outcomes[-1][:150]} |", flush=True
+        )
         if options.verbose:
-            for command, said in zip(done.commands, done.said, strict=True):
-                print(f"    $ {command}\n      {said[:400]}", flush=True)
+            for command, outcome in zip(done.commands, done.outcomes, strict=True):
+                print(f"    $ {command}\n      {outcome[:400]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,6 @@ def test_a_tiny_oracle_runs_resumes_and_reports(tmp_path: Path, capsys: pytest.C
     after = file.read_text(encoding="utf-8")
     assert after.startswith(before)
     assert after.count("\n") == 1 + 5 * 4
-    said = capsys.readouterr().out
-    assert "accuracy: gates: " in said
-    assert "loss: permuted: " in said
+    printed = capsys.readouterr().out
+    assert "accuracy: gates: " in printed
+    assert "loss: permuted: " in printed

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.cli_tools import save_encoder, sentences
 from studies import simple_baselines
-from studies.messy_files import flesch
+from studies.harder_files import flesch
 from studies.simple_baselines import BY_NAME, DataSet, ablations, drawn, markdown, read, score, summaries
 
 

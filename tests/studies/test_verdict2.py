@@ -159,10 +159,10 @@ def test_rules_follow_from_the_words(data: Path, monkeypatch: pytest.MonkeyPatch
         for number, name in enumerate(plan.PLAN["contenders"])
     }  # fmt: skip
     plan.FROZEN.write_text(yaml.safe_dump({"plan": "x", "stage": "fields", "settings": settings}), encoding="utf-8")
-    plan.PLAN["tasks"] = {**plan.PLAN["tasks"], "confirmation": ["a", "b", "c", "d"]}
+    plan.PLAN["tasks"] = {**plan.PLAN["tasks"], "confirmation": ["a", "b", "c", "d", "e"]}
     gains = {"plain": 0.0, "frozen": -0.05, "Label smoothing": 0.02, "Label smoothing, like it": 0.03}
     lines = [",".join(run.COLUMNS)]
-    for task in "abcd":
+    for task in "abcde":
         for seed in range(6):
             for name, gain in gains.items():
                 # The noise of a task and seed is the same for all, but for a little of its own.

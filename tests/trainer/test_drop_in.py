@@ -59,10 +59,10 @@ def make_trainer(of: type, folder: Path, **options: Any) -> Any:
 class Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def warnings_heard(*loggers: str) -> Iterator[list[str]]:
     for name in loggers:
         logging.getLogger(name).addHandler(heard)
     try:
-        yield heard.said
+        yield heard.messages
     finally:
         for name in loggers:
             logging.getLogger(name).removeHandler(heard)
@@ -85,16 +85,17 @@ def outcome(of: type, folder: Path, resume: Any, **options: Any) -> dict[str, An
     def plain(text: str) -> str:
         return text.replace(str(folder), "FOLDER")
 
-    with warnings_heard("transformers", "attendrop") as said:
+    with warnings_heard("transformers", "attendrop") as messages:
         trainer = make_trainer(of, folder, **options)
         try:
             trainer.train(resume_from_checkpoint=str(folder / resume) if isinstance(resume, str) else resume)
         except Exception as error:
-            return {"error": type(error).__name__, "text": plain(str(error)), "said": [plain(text) for text in said]}
+            seen = [plain(text) for text in messages]
+            return {"error": type(error).__name__, "text": plain(str(error)), "messages": seen}
     timed = ("_runtime", "_per_second")
     history = [{k: k if k.endswith(timed) else v for k, v in line.items()} for line in trainer.state.log_history]
     return {
-        "weights": weights_of(trainer.model), "history": repr(history), "said": [plain(text) for text in said],
+        "weights": weights_of(trainer.model), "history": repr(history), "messages": [plain(text) for text in messages],
         "step": trainer.state.global_step, "best": plain(str(trainer.state.best_model_checkpoint)),
         "batch size": trainer._train_batch_size, "saved": sorted(path.name for path in folder.glob("checkpoint-*")),
         "callbacks": [type(callback).__name__ for callback in trainer.callback_handler.callbacks],
@@ -381,14 +382,14 @@ def test_with_methods_a_change_is_a_warning(
     if change is not None:
         change(folder / STOPPED)
     options = {"regularizers": [Mixout(p=0.5)], **options}
-    with warnings_heard("attendrop") as said:
+    with warnings_heard("attendrop") as messages:
         trainer = make_trainer(RegularizedTrainer, folder, **options)
         trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == trainer.state.max_steps > 4
     if warning is None:
-        assert said == []
+        assert messages == []
     else:
-        assert any(text.startswith(warning) for text in said), said
+        assert any(text.startswith(warning) for text in messages), messages
 
 
 def test_with_methods_weights_in_shards_continue_exactly(regularized_run: Path, tmp_path: Path) -> None:
@@ -442,7 +443,7 @@ def test_with_methods_damage_is_refused_or_skipped(
     assert refused["text"].startswith(f"'FOLDER/{STOPPED}' cannot be resumed from: {problem}")
     resumed = outcome(RegularizedTrainer, folder, True, regularizers=[Mixout(p=0.5)])
     assert resumed["step"] == 6
-    assert [text for text in resumed["said"] if text.endswith("; the run continues from checkpoint-2.")]
+    assert [text for text in resumed["messages"] if text.endswith("; the run continues from checkpoint-2.")]
 
 
 def test_a_method_whose_state_is_missing_is_refused(stopped: dict[type, Path], tmp_path: Path) -> None:
@@ -493,4 +494,4 @@ def test_a_missing_best_checkpoint_is_the_stock_warning(tmp_path: Path) -> None:
         RegularizedTrainer, tmp_path, "checkpoint-4", **{**options, "max_steps": 5}, regularizers=[DropHead(0.2)]
     )
     assert resumed["step"] == 5
-    assert any("does not exist anymore. Ignoring it for this run" in text for text in resumed["said"])
+    assert any("does not exist anymore. Ignoring it for this run" in text for text in resumed["messages"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +25,7 @@ from .eligibility import reason_against, reason_against_auto, reason_against_eva
 from .errors import NotCaptured
 from .evaluation import CapturedEvaluation, PredictionStep
 from .graphs import Graphs
+from .kept_batches import KeptBatches, kept_batches
 from .nonfinite_filter import NonfiniteFilter
 from .optimizers import OptimizerGraph, replaying_steps
 from .persistent_graphs import PersistentGraphs, holds_tensors
@@ -215,6 +217,22 @@ class StepCapture:
     def _own_parts(self) -> list[Any]:
         """The parts of this Trainer that a graph may read: the methods, and the loss function."""
         return [*self._trainer.regularizers, getattr(self._trainer, "compute_loss_func", None)]
+
+    def kept_batches(self, dataset: Any) -> KeptBatches | None:
+        """Return the batches of an evaluation that may be captured, to be kept; None where they are made each time.
+
+        Args:
+            dataset: the evaluation data.
+        """
+        trainer = self._trainer
+        if (
+            not self.may_capture
+            or trainer.args.dataloader_num_workers
+            or reason_against_evaluation(trainer) is not None
+        ):
+            return None
+        columns = partial(trainer._remove_unused_columns, description="Evaluation")
+        return kept_batches(dataset, columns, trainer.data_collator)
 
     @contextmanager
     def evaluating(self, dataset: Any) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from ..capture.kept_batches import KeptBatches
 from .parts import TrainerParts
 
 
@@ -14,6 +15,8 @@ class Evaluation(TrainerParts):
 
     Forward passes are captured where possible.
     """
+
+    data_collator: Any
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
@@ -32,8 +35,22 @@ class Evaluation(TrainerParts):
         with self._evaluated_weights(), self.capture.loading_ahead():
             return super().predict(*args, **kwargs)
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Like the Trainer's. Where forward passes may be captured, its batches are made once."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
+        kept, collator = self.capture.kept_batches(dataset), self.data_collator
+        if kept is None:
+            return super().get_eval_dataloader(eval_dataset)
+        self.data_collator = kept.collate
+        try:
+            return super().get_eval_dataloader(kept)
+        finally:
+            self.data_collator = collator
+
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.capture.evaluating(getattr(dataloader, "dataset", None)):
+        dataset = getattr(dataloader, "dataset", None)
+        with self.capture.evaluating(dataset.examples if isinstance(dataset, KeptBatches) else dataset):
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def prediction_step(

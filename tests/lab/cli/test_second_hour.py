@@ -161,7 +161,7 @@ def fresh_python(program: str, *words: str, **variables: str) -> subprocess.Comp
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         ("check a.csv", "reading the files"),
         ("predict run text", "loading the model"),
@@ -169,7 +169,7 @@ def fresh_python(program: str, *words: str, **variables: str) -> subprocess.Comp
     ],
 )
 def test_a_command_says_what_it_does_before_it_imports_libraries(
-    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "a.csv", sentences(8, seed=1))
@@ -177,7 +177,7 @@ def test_a_command_says_what_it_does_before_it_imports_libraries(
     done = fresh_python(_HEAVY.format(heavy=heavy), *words.split(), FORCE_COLOR="1")
     before, imports, _ = done.stderr.partition("imports ")
     assert imports
-    assert said in before
+    assert sentence in before
 
 
 def test_a_wrong_flag_is_refused_without_torch() -> None:

@@ -40,7 +40,7 @@ def words(model: Path, file: Path | str, output: Path, *more: str) -> list[str]:
     return ["--model", str(model), "--train-file", str(file), "--output-dir", str(output), *more]
 
 
-def said(capsys: pytest.CaptureFixture[str], *command: object, code: int = 0) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *command: object, code: int = 0) -> str:
     """Runs a command, and returns what it prints in one line."""
     capsys.readouterr()
     assert run([str(word) for word in command]) == code
@@ -70,12 +70,12 @@ def test_rows_of_predictions_are_those_of_the_file(
     file = tmp_path / "a.csv"
     file.write_text('text,=cmd|x\n"a fine\rfilm",1\n"one\r\n=two",2\n"\r=HYPERLINK(1)",3\n', newline="")
     output = tmp_path / f"out.{form}"
-    assert "3 predictions" in said(capsys, "predict", place / "run", "--file", file, "--output", output)
+    assert "3 predictions" in printed(capsys, "predict", place / "run", "--file", file, "--output", output)
     with output.open(newline="") as written:
         header, *rows = csv.reader(written, delimiter="\t" if form == "tsv" else ",")
     assert header[:2] == ["text", "'=cmd|x"]
     assert [row[0] for row in rows] == ["a fine\rfilm", "one\r\n=two", "'\r=HYPERLINK(1)"]
-    assert "3 predictions" in said(capsys, "predict", place / "run", "--file", output)
+    assert "3 predictions" in printed(capsys, "predict", place / "run", "--file", output)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_table_comes_back_with_its_separator_and_encoding(
     with (tmp_path / "a.csv").open("w", encoding=encoding, newline="") as file:
         csv.writer(file, delimiter=separator).writerows(rows)
     more = ["--encoding", "cp1252"] if encoding == "cp1252" else []
-    assert how in said(capsys, "predict", place / "run", "--file", tmp_path / "a.csv", *more)
+    assert how in printed(capsys, "predict", place / "run", "--file", tmp_path / "a.csv", *more)
     with (tmp_path / "a_predictions.csv").open(encoding=encoding, newline="") as file:
         back = list(csv.reader(file, delimiter=separator))
     assert [row[:2] for row in back] == rows
@@ -103,7 +103,7 @@ def test_predictions_that_the_encoding_lacks_are_utf8_and_it_is_said(
     write_csv(tmp_path / "train.csv", rows)
     assert run([*TRAIN, *words(place / "model", tmp_path / "train.csv", tmp_path / "run")]) == 0
     (tmp_path / "a.csv").write_bytes(b"text;x\n" + "ein schöner Film; 1\n".encode("cp1252") * 40)
-    text = said(capsys, "predict", tmp_path / "run", "--file", tmp_path / "a.csv", "--encoding", "cp1252")
+    text = printed(capsys, "predict", tmp_path / "run", "--file", tmp_path / "a.csv", "--encoding", "cp1252")
     assert "which cannot write 'probability_źle'; the predictions are UTF-8" in text
     assert "ein schöner Film" in (tmp_path / "a_predictions.csv").read_text(encoding="utf-8")
 
@@ -121,14 +121,14 @@ def test_excel_file_comes_back_as_one(place: Path, tmp_path: Path, capsys: pytes
         for cell in book.active[book.active.max_row]:
             cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type
     book.save(tmp_path / "a.xlsx")
-    text = said(capsys, "predict", place / "run", "--file", f"{tmp_path / 'a.xlsx'}::my data")
+    text = printed(capsys, "predict", place / "run", "--file", f"{tmp_path / 'a.xlsx'}::my data")
     assert "2 predictions are in" in text
     assert "a_predictions.xlsx" in text
     sheet = openpyxl.load_workbook(tmp_path / "a_predictions.xlsx")["predictions"]
     assert sheet["C2"].value == "=1+1"
     assert sheet["C2"].data_type == "s"  # no formula
     assert sheet["B2"].value == 1234567890123456
-    back = said(capsys, "predict", place / "run", "--file", tmp_path / "a_predictions.xlsx", "--format", "jsonl")
+    back = printed(capsys, "predict", place / "run", "--file", tmp_path / "a_predictions.xlsx", "--format", "jsonl")
     assert "2 predictions" in back
     lines = [json.loads(line) for line in (tmp_path / "a_predictions_predictions.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == ["a fine film", "so\rloud\r"]
@@ -148,7 +148,7 @@ def test_predictions_have_the_format_of_the_file(
         frame.to_parquet(tmp_path / name)
     else:
         frame.to_csv(tmp_path / name, index=False)
-    said(capsys, "predict", place / "run", "--file", tmp_path / name)
+    printed(capsys, "predict", place / "run", "--file", tmp_path / name)
     assert (tmp_path / written).is_file()
 
 
@@ -161,13 +161,13 @@ def test_row_with_an_empty_subject_is_used_with_its_other_text(
     rows = [("" if i % 5 == 0 else "the film", text, label) for i, (text, label) in enumerate(sentences(40, seed=2))]
     file = write_csv(tmp_path / "a.csv", rows, header=["Subject", "Story", "Queue"])
     more = ["--text", "Subject", "--text-pair", "Story", "--label", "Queue"]
-    text = said(capsys, "check", file, *more)
+    text = printed(capsys, "check", file, *more)
     assert "8 rows of" in text
     assert "have no text in column 'Subject' (first: line 2), and the other text is used alone" in text
     assert run([*TRAIN, *words(place / "model", file, tmp_path / "run", *more)]) == 0
-    assert "40 predictions" in said(capsys, "predict", tmp_path / "run", "--file", file)
+    assert "40 predictions" in printed(capsys, "predict", tmp_path / "run", "--file", file)
     write_csv(file, [*rows, ("", "", "good")], header=["Subject", "Story", "Queue"])
-    assert "line 42 of" in (text := said(capsys, "check", file, *more, code=2))
+    assert "line 42 of" in (text := printed(capsys, "check", file, *more, code=2))
     assert "has no text in column 'Subject'" in text
 
 
@@ -181,20 +181,20 @@ def test_several_columns_with_0_and_1_are_several_labels(
     ]
     file = write_csv(tmp_path / "a.tsv", rows, header=["id", "comment", *names])
     file.write_text(file.read_text().replace(",", "\t"))
-    text = said(capsys, "check", file, code=2)
+    text = printed(capsys, "check", file, code=2)
     assert "perhaps --label anger,joy,fear" in text
     more = ["--label", "anger,joy,fear"]
-    assert "multi-label classification" in said(capsys, "check", file, *more) or True
+    assert "multi-label classification" in printed(capsys, "check", file, *more) or True
     assert run([*TRAIN, *words(place / "model", file, tmp_path / "run", *more)]) == 0
     assert json.loads((tmp_path / "run/record.json").read_text())["task_definition"]["labels"] == sorted(names)
-    assert "micro_f1" in said(capsys, "predict", tmp_path / "run", "--file", file)
+    assert "micro_f1" in printed(capsys, "predict", tmp_path / "run", "--file", file)
     table = pandas.read_csv(tmp_path / "a_predictions.tsv", sep="\t")
     assert list(table)[:6] == ["id", "comment", *names, "prediction"]
-    assert "micro_f1" in said(capsys, "evaluate", tmp_path / "run", "--file", file)
+    assert "micro_f1" in printed(capsys, "evaluate", tmp_path / "run", "--file", file)
     new = write_csv(tmp_path / "new.csv", [row[:2] for row in rows], header=["id", "comment"])
-    assert "40 predictions" in said(capsys, "predict", tmp_path / "run", "--file", new)
+    assert "40 predictions" in printed(capsys, "predict", tmp_path / "run", "--file", new)
     write_csv(file.with_suffix(".csv"), [*rows[:3], (3, "a film", 0, 2, 0)], header=["id", "comment", *names])
-    text = said(capsys, "check", file.with_suffix(".csv"), *more, code=2)
+    text = printed(capsys, "check", file.with_suffix(".csv"), *more, code=2)
     assert "line 5 of" in text
     assert "has '2' in column 'joy'; each column of --label anger,joy,fear must have 1 where" in text
 
@@ -205,44 +205,45 @@ def test_decimal_commas_are_numbers_where_that_is_clear(
     rows = [(text, f"{30 + i},{i % 10}5") for i, (text, _) in enumerate(sentences(40, seed=2))]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file, delimiter=";").writerows([("text", "Flesch"), *rows])
-    text = said(capsys, "check", tmp_path / "a.csv", "--label", "Flesch")
+    text = printed(capsys, "check", tmp_path / "a.csv", "--label", "Flesch")
     assert "numbers with a decimal comma are read in 'Flesch' of" in text
     assert "treating the task as regression" in text
     assert run([*TRAIN, *words(place / "model", tmp_path / "a.csv", tmp_path / "run", "--label", "Flesch")]) == 0
-    assert "spearman" in said(capsys, "evaluate", tmp_path / "run", "--file", tmp_path / "a.csv")
+    assert "spearman" in printed(capsys, "evaluate", tmp_path / "run", "--file", tmp_path / "a.csv")
     write_csv(tmp_path / "b.csv", rows, header=("text", "Flesch"))  # with commas between quoted columns
-    text = said(capsys, "check", tmp_path / "b.csv", "--label", "Flesch", code=2)
+    text = printed(capsys, "check", tmp_path / "b.csv", "--label", "Flesch", code=2)
     assert "use --kind regression to read them as numbers" in text
-    assert "0 errors" in said(capsys, "check", tmp_path / "b.csv", "--label", "Flesch", "--kind", "regression")
+    assert "0 errors" in printed(capsys, "check", tmp_path / "b.csv", "--label", "Flesch", "--kind", "regression")
     write_csv(tmp_path / "c.csv", [(text, "1,234") for text, _ in rows], header=("text", "Flesch"))
-    text = said(capsys, "check", tmp_path / "c.csv", "--label", "Flesch", "--kind", "regression", code=2)
+    text = printed(capsys, "check", tmp_path / "c.csv", "--label", "Flesch", "--kind", "regression", code=2)
     assert "has the label '1,234'" in text  # thousands, or three decimals
 
 
 def test_label_column_of_another_name_is_named(place: Path, tmp_path: Path, capsys: Any) -> None:
     file = write_csv(tmp_path / "a.csv", sentences(4, seed=2), header=("text", "verdict"))
-    text = said(capsys, "evaluate", place / "run", "--file", file, code=2)
+    text = printed(capsys, "evaluate", place / "run", "--file", file, code=2)
     assert "has no column 'label', in which the labels of training were; if they are in one of verdict, rename" in text
-    text = said(capsys, "evaluate", place / "run", "--file", write_csv(file, [("a film",)], header=("text",)), code=2)
+    without = write_csv(file, [("a film",)], header=("text",))
+    text = printed(capsys, "evaluate", place / "run", "--file", without, code=2)
     assert "has no labels, and without them" in text
 
 
 def test_texts_of_similar_lengths_are_proposed_as_a_pair(tmp_path: Path, capsys: Any) -> None:
     rows = [(1000 + i, text, f"{text} or so", f"g{i % 9}") for i, (text, _) in enumerate(sentences(90, seed=2))]
     file = write_csv(tmp_path / "a.csv", rows, header=("Ticket #", "Asked", "Answered", "Group"))
-    text = said(capsys, "check", file, code=2)
+    text = printed(capsys, "check", file, code=2)
     assert "perhaps --text Asked --text-pair Answered --label Group" in text
     flags = text.partition("perhaps ")[2].partition(".")[0].split()
-    assert "0 errors" in said(capsys, "check", file, *flags)
+    assert "0 errors" in printed(capsys, "check", file, *flags)
 
 
 def test_rows_of_a_part_of_a_document_are_named_with_their_columns(tmp_path: Path, capsys: Any) -> None:
     parts = {"train": sentences(40, seed=1), "val": sentences(10, seed=2)}
     (tmp_path / "a.json").write_text(json.dumps(parts))
-    text = said(capsys, "check", tmp_path / "a.json", code=2)
+    text = printed(capsys, "check", tmp_path / "a.json", code=2)
     assert "a.json::train' with --columns text,label." in text
     command = ["check", f"{tmp_path / 'a.json'}::train", f"{tmp_path / 'a.json'}::val", "--columns", "text,label"]
-    assert "0 errors" in said(capsys, *command)
+    assert "0 errors" in printed(capsys, *command)
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -251,6 +252,6 @@ def test_rows_of_a_part_of_a_document_are_named_with_their_columns(tmp_path: Pat
 @pytest.mark.parametrize("command", ["train --nproc 100000", "compare --method layerdrop --workers 100000"])
 def test_processes_are_limited(command: str, place: Path, tmp_path: Path, capsys: Any) -> None:
     more = words(place / "model", place / "train.csv", tmp_path / "out", "--use-cpu")
-    text = said(capsys, *command.split(), *more, code=2)
+    text = printed(capsys, *command.split(), *more, code=2)
     assert "is 100000; it must be at " in text
     assert f"most {MOST_WORKERS}" in text

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from attendrop import load_classifier, prune
 from attendrop.errors import UserError
@@ -80,6 +80,7 @@ def test_compressed_run_is_read_by_everything(
     card = (tmp_path / "fast" / "README.md").read_text()
     assert "## Compression" in card
     assert "load_classifier" in card
+    assert done.compression.is_exact == ("The classes of transformers compute the same" in card)
     assert run(["predict", str(tmp_path / "fast"), texts[0], "--min-confidence", "0.5"]) == 0
     assert labels[0] in capsys.readouterr().out
     with pytest.raises(UserError, match="is compressed already"):
@@ -101,7 +102,13 @@ def test_tags_have_constant_attention_alone(sources: Path, tmp_path: Path) -> No
         compress_run(trained, tmp_path / "fast", **{**QUICK, "target": 3.0})
     done = compress_run(trained, tmp_path / "fast", **{**QUICK, "target": 1.1})
     assert done.compression.plan == "constant attention in layer 1"
-    assert "prune.load" in (tmp_path / "fast" / "README.md").read_text()
+    card = (tmp_path / "fast" / "README.md").read_text()
+    assert "prune.load" in card
+    assert "The classes of transformers compute the same" in card
+    stock = AutoModelForTokenClassification.from_pretrained(tmp_path / "fast")
+    batch = AutoTokenizer.from_pretrained(tmp_path / "fast")(["the film is fine"], return_tensors="pt")
+    with torch.no_grad():
+        assert (stock(**batch).logits - done.model(**batch).logits).abs().max() < 1e-5
     assert list(predict_texts(tmp_path / "fast", ["the film is fine"]))
 
 

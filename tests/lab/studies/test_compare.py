@@ -54,9 +54,9 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     assert verdicts["rdrop"] == "helps"
     assert verdicts["mixout"] == "hurts"
     seeds = {method: len(of.values) for method, of in cells.items()}
-    assert 10 <= seeds["rdrop"] < 20  # a large effect is decided early
+    assert 12 <= seeds["rdrop"] < 20  # a large effect is decided early
     assert seeds["rdrop"] < seeds["addrop"] <= seeds["plain"] <= 40  # a small one is not
-    assert analysis.sequential == Sequential(max_seeds=40, first_look=10)
+    assert analysis.sequential == Sequential(max_seeds=40, first_look=12)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,57 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
     assert analysis.methods[1].failed == 1
 
 
+@pytest.mark.parametrize("tasks", [2, 6])
+def test_a_summary_over_tasks_says_what_follows_for_a_new_one(tasks: int) -> None:
+    names = tuple(f"glue/{name}" for name in ("rte", "mrpc", "cola", "sst2", "qnli", "qqp"))[:tasks]
+    design = design_of(["rdrop"], tasks=names, sizes=("shots=16", "shots=64"))
+    draws = np.random.default_rng(0)
+    records = []
+    for cell in design.cells:
+        for seed in range(6):
+            plain, rdrop = design.runs(cell, seed)
+            gain = 0.05 + 0.01 * names.index(cell[0]) + draws.normal(0, 0.004)
+            records += [record_of(plain, 0.7 + draws.normal(0, 0.01)), record_of(rdrop, 0.7 + gain)]
+    analysis = analyse_records(records, design.configuration())
+    (summary,) = (of for of in analysis.summary if of.outcome == "score")
+    assert summary.tasks == tasks  # the amounts of data are no other tasks
+    text, page = render_markdown(analysis), render_page(analysis)
+    if tasks < 5:
+        assert (summary.new_task, summary.shrunk) == (None, {})
+        assert "nothing follows for other tasks, which takes at least 5" in text
+        assert "on one new task" not in page
+        return
+    assert summary.new_task is not None
+    assert summary.interval is not None
+    assert summary.new_task[0] < summary.interval[0] < summary.interval[1] < summary.new_task[1]
+    assert {*summary.shrunk} == {*names}
+    for shown in (text, page):
+        assert "on one new task" in shown
+        assert "Each task, shrunk towards the mean of all" in shown
+
+
+def test_the_report_shows_both_intervals_and_why_a_verdict_is_withheld() -> None:
+    design, gold = design_of(["rdrop"]), [0, 1] * 25
+    records = []
+    for seed in range(12):
+        for spec in design.runs(design.cells[0], seed):
+            wrong = 10 - (6 if spec.method == "rdrop" else 0) + seed % 2
+            if spec.method == "rdrop" and seed == 0:
+                wrong = 26
+            predicted = [1 - label if place < wrong else label for place, label in enumerate(gold)]
+            predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 50}}
+            records.append(record_of(spec, 1 - wrong / 50, predictions=predictions))
+    analysis = analyse_records(records, replace(design.configuration(), delta={"loss": 0.9}))
+    score = comparison_of(analysis)
+    loss = next(cell for cell in analysis.cells if cell.method == "rdrop").outcomes["loss"].comparison
+    assert loss is not None
+    assert (loss.verdict, loss.withheld) == ("undecided", "no difference")
+    assert score.population is not None
+    for shown in (render_markdown(analysis), render_page(analysis)):
+        assert "over seeds alone" in shown
+        assert "no “no difference”: 1 of 12 runs collapsed or learned nothing, and 0 of the baseline" in shown
+
+
 @pytest.mark.parametrize("how", ["failed", "most frequent answer", "far below"])
 def test_a_method_that_collapses_does_not_help(how: str) -> None:
     design = design_of(["rdrop"])
@@ -232,7 +283,10 @@ def test_a_method_that_collapses_does_not_help(how: str) -> None:
         records[5].scores["validation"]["accuracy"] = 0.6 if how == "most frequent answer" else 0.61
     comparison = comparison_of(analyse_records(records, design.configuration()))
     assert comparison.verdict == "undecided"
-    assert "1 of 10 runs of rdrop and 0 of plain collapsed: up to 39 % of runs may" in comparison.sentence
+    assert (
+        "1 of 10 runs of rdrop and 0 of plain collapsed or learned nothing: up to 39 % of runs may"
+        in comparison.sentence
+    )
 
 
 def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
@@ -415,7 +469,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--method", "addrop"], "method 'addrop' is listed 2 times"),
         (["--method", "adrop"], "did you mean 'addrop'"),
         (["--method", "addrop", "--seeds", "0"], "seeds is 0; it must be"),
-        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 10"),
+        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 12"),
         (["--method", "addrop", "--delta", "-1"], "delta of score is -1"),
         (["--method", "addrop", "--keep", "best"], "keep is 'best'"),
         (["--method", "addrop", "--resample"], "it needs --fraction, --shots or --max"),

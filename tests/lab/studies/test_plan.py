@@ -12,7 +12,7 @@ import yaml
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.report.page import latex_table, markdown_results, render_markdown, render_page
+from attendrop.lab.report.page import latex_table, markdown_results, plot_differences, render_markdown, render_page
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import _check_steps, compare
 from attendrop.lab.studies.design import make_design
@@ -192,6 +192,23 @@ def test_a_usual_delta_below_the_step_is_a_note() -> None:
     ]
 
 
+def test_figure_for_a_paper_has_a_panel_for_each_task() -> None:
+    design = make_design({"model": "m"}, ["rdrop", "addrop:p=0.3,q=0.3"], tasks=("glue/rte", "glue/mrpc"))
+    score = noisy({"rdrop": 0.05})
+    records: list[Any] = [
+        record_of(spec, score(spec)) for cell in design.cells for n in range(6) for spec in design.runs(cell, n)
+    ]
+    analysis = analyse_records(records, design.configuration())
+    figure = plot_differences(analysis)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["glue/mrpc", "glue/rte"]
+    (cell,) = (of for of in analysis.cells if (of.task, of.method) == ("glue/mrpc", "rdrop"))
+    comparison = cell.outcomes["score"].comparison
+    low, high = comparison.interval
+    bars = [tuple(line.get_xdata()) for line in figure.axes[0].lines]
+    assert (low, high) in bars
+    assert (comparison.difference,) in bars
+
+
 def test_tables_of_the_result_for_a_paper(tmp_path: Path) -> None:
     design = make_design({"model": "m"}, ["rdrop", "addrop:p=0.3,q=0.3"], tasks=("glue/rte", "glue/mrpc"))
     score = noisy({"rdrop": 0.05})
@@ -208,6 +225,10 @@ def test_tables_of_the_result_for_a_paper(tmp_path: Path) -> None:
     compare(design, tmp_path, MadeUpExecutor(score), seeds=5)
     assert run(["report", str(tmp_path), "--latex", "--markdown"]) == 0
     assert (tmp_path / "results.tex").read_text().startswith("% written by attendrop report")
+    assert run(["report", str(tmp_path), "--pdf"]) == run(["report", str(tmp_path), "--pdf"]) == 0
+    assert (tmp_path / "results.pdf").read_bytes().startswith(b"%PDF")
+    (tmp_path / "results.pdf").write_bytes(b"mine")
+    assert run(["report", str(tmp_path), "--pdf"]) == 2
     (tmp_path / "results.md").write_text("mine")
     assert run(["report", str(tmp_path), "--markdown"]) == 2
     assert (tmp_path / "results.md").read_text() == "mine"

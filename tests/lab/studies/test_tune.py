@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.records import TuningResult
 from attendrop.lab.report.page.words import PAPER_LABEL
+from attendrop.lab.statistics.paired import Pairs
+from attendrop.lab.statistics.rules import estimate_of
+from attendrop.lab.statistics.selection import noise_of_selection
+from attendrop.lab.studies.analysis import analyse_records
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.trials import open_storage, without_password
 from attendrop.lab.studies.tune import Tuner
@@ -81,11 +87,114 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
     assert result.dev["addrop"]["chosen"].mean == pytest.approx(good_p(final[0]))
     (curve,) = (curve for curve in result.curves if curve.method == "addrop")
     assert curve.k == [1, 2, 3, 4, 5, 6]
-    assert curve.expected_best[0] == pytest.approx(sum(scores) / 6)
+    assert curve.expected_best[0] == tried[0].score  # of this one search
     assert curve.expected_best[-1] == pytest.approx(max(scores))
     assert best.versions == {"attendrop": "0"}
     own = [spec for spec in executor.specs if spec.method == "addrop" and spec.trial == best.number]
     assert best.runs == [spec.id for spec in own]
+
+
+def test_of_equal_scores_the_trial_with_the_smallest_loss_is_chosen(tmp_path: Path) -> None:
+    def loss(spec: RunSpec) -> float:
+        return 0.7 if spec.method.startswith("plain") else 1 - field_of(spec, "p")
+
+    tuner = search(config(), tmp_path, FunctionExecutor(lambda spec: 0.8, loss=loss))
+    trials = tuner.searches["addrop"].all()
+    best = max(trials, key=lambda trial: trial.params["addrop.p"])
+    assert best.number != 0
+    assert tuner.best("addrop").number == best.number
+    losses = summarize(tuner).trials[-1].losses
+    assert losses == pytest.approx([1 - trials[-1].params["addrop.p"]] * 2)
+
+
+def test_without_losses_a_lot_decides_between_equal_scores_and_not_the_order(tmp_path: Path) -> None:
+    chosen = []
+    for seed in range(8):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        tuner = search(config(settings={"seed": seed}, repeats=1), folder, FunctionExecutor(lambda spec: 0.8))
+        chosen.append(tuner.best("addrop").number)
+        assert (
+            chosen[-1]
+            == search(config(settings={"seed": seed}, repeats=1), folder, FunctionExecutor(good_p))
+            .best("addrop")
+            .number
+        )  # the same again
+    assert len(set(chosen)) > 2
+
+
+def test_a_tuning_curve_is_what_its_sampler_allows(tmp_path: Path) -> None:
+    curves = {}
+    for sampler in ("random", "qmc", "grid", "tpe"):
+        (folder := tmp_path / sampler).mkdir()
+        options: dict[str, Any] = {"trials": 30 if sampler == "tpe" else 6, "sampler": sampler}
+        spaces = ["p=0.1..0.9:0.4", "q=0.1,0.5", "layers=all", "learning_rate=1e-5"]
+        executor = FunctionExecutor(good_p, epochs=4)
+        tuner = search(config(spaces=spaces if sampler == "grid" else (), **options), folder, executor)
+        result = summarize(tuner)
+        (curves[sampler],) = (curve for curve in result.curves if curve.method == "addrop")
+        trials = [trial for trial in result.trials if trial.method == "addrop"]
+        assert len(curves[sampler].k) == len(trials)
+        if sampler in ("qmc", "tpe"):
+            scores = [trial.score if trial.state == "finished" else 0.0 for trial in trials]
+            assert curves[sampler].expected_best == pytest.approx(list(itertools.accumulate(scores, max)))
+    assert {name: of.kind for name, of in curves.items()} == {
+        "random": "random", "qmc": "search", "grid": "grid", "tpe": "search",
+    }  # fmt: skip
+    assert curves["random"].low
+    assert not any(curves[name].low for name in ("qmc", "grid", "tpe"))
+
+
+def test_a_failed_trial_counts_as_one_that_learned_nothing(tmp_path: Path) -> None:
+    def score(spec: RunSpec) -> float | str:
+        return "the loss is not finite" if spec.method == "addrop" and field_of(spec, "p") > 0.6 else good_p(spec)
+
+    executor = FunctionExecutor(score, majority=0.3)
+    result = summarize(search(config(sampler="random", trials=12), tmp_path, executor))
+    (curve,) = (curve for curve in result.curves if curve.method == "addrop")
+    trials = [trial for trial in result.trials if trial.method == "addrop"]
+    scores = [0.3 if trial.score is None else trial.score for trial in trials]
+    assert 0 < sum(trial.state == "failed" for trial in trials) < 12
+    assert curve.expected_best[0] == pytest.approx(sum(scores) / 12)
+
+
+def test_the_interval_of_a_search_has_the_noise_of_its_selection(tmp_path: Path) -> None:
+    def score(spec: RunSpec) -> float:
+        gain = 0.03 + 0.02 * field_of(spec, "p") if spec.method.startswith("addrop") else 0.0
+        return round(0.7 + gain + 0.01 * random.Random(spec.id).random(), 6)
+
+    by_repeats = {}
+    for repeats in (1, 3):
+        (folder := tmp_path / str(repeats)).mkdir()
+        executor = FunctionExecutor(score)
+        tuner = search(config(repeats=repeats, final_seeds=8), folder, executor)
+        records = [executor.record_of(spec) for spec in executor.specs]
+        analysis = analyse_records(records, tuner.config.configuration(), None, summarize(tuner))
+        result = next(cell.outcomes["score"] for cell in analysis.cells if cell.method == "addrop")
+        by_repeats[repeats] = result.comparison
+        notes = " ".join(analysis.notes)
+        assert ("nothing is known about what another search would have chosen" in notes) is (repeats == 1)
+    one, three = by_repeats[1], by_repeats[3]
+    assert one is not None
+    assert three is not None
+    assert one.population is None
+    assert three.population is not None
+    assert three.interval is not None
+    assert three.population[0] < three.interval[0] < three.interval[1] < three.population[1]
+    assert "over seeds and the selection of settings" in three.sentence
+
+
+@pytest.mark.parametrize(("between", "least"), [(0.0, 0.93), (0.5, 0.9), (2.0, 0.93)])
+def test_intervals_with_the_noise_of_selection_cover_what_tuning_is_worth(between: float, least: float) -> None:
+    generator, covered = np.random.default_rng(0), []
+    for _ in range(300):
+        worth = generator.normal(0, between, 20)
+        scores = worth[:, None] + generator.normal(size=(20, 3))
+        of_search = worth[(worth + generator.normal(0, 3**-0.5, (300, 20))).argmax(1)].mean()
+        final = worth[scores.mean(1).argmax()] + generator.normal(0, 0.5, 5)
+        low, high = estimate_of(Pairs(final, 0, 0, 0.0), noise_of_selection(scores.tolist())).interval(0.05)
+        covered.append(low <= of_search <= high)
+    assert np.mean(covered) >= least
 
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "qmc", "tpe"])

@@ -452,3 +452,99 @@ def test_broken_archive_is_refused_in_one_line(tmp_path: Path) -> None:
         archive.writestr("hello.txt", "hello")
     with pytest.raises(UserError, match="is incomplete or not an Excel file"):
         read_table(file(tmp_path, "a.xlsx", stream.getvalue()))
+
+
+# ---- shapes of files in packages ------------------------------------------------------------------------------------
+
+
+def test_utterances_of_snips_are_texts_with_their_intents(tmp_path: Path) -> None:
+    parts = [{"text": "rain in "}, {"text": "Oslo", "entity": "place", "slot_name": "where"}, {"text": " today?"}]
+    intents = {name: {"utterances": [{"data": parts}, {"data": parts[1:2]}]} for name in ("weather", "other")}
+    content = {"intents": intents, "entities": {"place": {"data": [], "use_synonyms": True}}, "language": "en"}
+    path = file(tmp_path, "a.json", json.dumps(content, indent=1))
+    assert rows_of(path)[:2] == [("rain in Oslo today?", "weather"), ("Oslo", "weather")]
+    assert len(rows_of(path)) == 4
+
+
+def test_many_names_with_few_labels_are_texts(tmp_path: Path) -> None:
+    words = {f"word{i}": ["fear", "joy", "trust"][: 1 + i % 3] for i in range(40)}
+    assert rows_of(file(tmp_path, "a.json", json.dumps(words)))[1] == ("word1", ["fear", "joy"])
+    labels = {"good": ["a nice film", "so very nice", "warm"], "bad": ["dull", "far too long"]}
+    assert rows_of(file(tmp_path, "b.json", json.dumps(labels)))[0] == ("a nice film", "good")
+
+
+def test_words_of_a_dictionary_are_no_splits(tmp_path: Path) -> None:
+    names = ["train ticket", "test", *(f"word {i}" for i in range(60))]
+    path = file(tmp_path, "a.json", json.dumps({name: {"pos": "n", "pol": "0.5"} for name in names}, indent=1))
+    assert rows_of(path)[:2] == [("train ticket", "n", "0.5"), ("test", "n", "0.5")]
+
+
+def test_comments_above_a_table_are_no_rows(tmp_path: Path) -> None:
+    rows = "".join(f"love\tsex{i}\t{i}.5\n" for i in range(5))
+    path = file(tmp_path, "a.tsv", f"# The collection of words\n# from the year 2002\n# Word 1\tWord 2\tMean\n{rows}")
+    table = read_table(path)
+    assert (list(table.columns), table.place(0), len(table)) == (["Word 1", "Word 2", "Mean"], "line 4", 5)
+    assert "begins with 2 lines of comments" in table.findings[0].text
+    tags = file(tmp_path, "b.tsv", "#tag\tlabel\n#good\tyes\n#bad\tno\n")
+    assert rows_of(tags) == [("#good", "yes"), ("#bad", "no")]
+
+
+def test_a_label_before_each_text_is_read(tmp_path: Path) -> None:
+    questions = [f"What is the meaning of {'very ' * (i % 3)}word {i} ?" for i in range(60)]
+    lines = [f"{('DESC:def', 'HUM:ind')[i % 2]} {text}" for i, text in enumerate(questions)]
+    path = file(tmp_path, "train_5500.label", "\n".join(lines) + "\n")
+    assert rows_of(path)[:2] == [
+        ("What is the meaning of word 0 ?", "DESC:def"),
+        ("What is the meaning of very word 1 ?", "HUM:ind"),
+    ]
+    few = [f"{'ABCDEFGHI'[i]}:x {text}" for i, text in enumerate(questions[:9])]
+    assert rows_of(file(tmp_path, "few.txt", "\n".join(few)))[8] == (questions[8], "I:x")
+    words = "".join(f"word{i} NN B-NP\n" + "\n" * (i % 5 == 4) for i in range(60))
+    assert list(read_table(file(tmp_path, "b.txt", words)).columns) == ["tokens", "tags"]
+
+
+def test_words_with_values_in_lines_are_a_table(tmp_path: Path) -> None:
+    lines = [f"{'can not' if i == 39 else 'word'}{i}\t{i % 5 - 2}" for i in range(40)]
+    path = file(tmp_path, "a.txt", "\n".join(lines))
+    assert rows_of(path, columns=("text", "label"))[-1] == ("can not39", "2")
+
+
+def test_expressions_of_several_words_with_tags_are_sentences(tmp_path: Path) -> None:
+    sentence = "Quyền\tB-N\nthông tin\tB-N\nlà\tB-C\n.\tB-CH\n"
+    path = file(tmp_path, "a.txt", f"{sentence}\n" * 20)
+    assert rows_of(path)[0] == (["Quyền", "thông tin", "là", "."], ["B-N", "B-N", "B-C", "B-CH"])
+
+
+def test_class_that_orange_declares_is_the_label(tmp_path: Path) -> None:
+    head = "Retweet\tAuthor\tContent\ndiscrete\tdiscrete\tstring\n\tclass\tmeta\n"
+    rows = "".join(f"{bool(i % 2)}\t{'AB'[i % 2]}\twords of number {i}\n" for i in range(20))
+    path = file(tmp_path, "a.tab", head + rows)
+    findings = inspect_files(path).findings
+    assert "using column 'Author' as the label" in {finding.text for finding in findings}
+
+
+def test_names_of_images_that_are_not_there_leave_the_texts(tmp_path: Path) -> None:
+    rows = [{"name": f"a smiling face {i}", "image": f"{i}.png", "category": "AB"[i % 2]} for i in range(20)]
+    path = file(tmp_path, "a.json", json.dumps(rows))
+    findings = inspect_files(path, text="name").findings
+    assert not [finding for finding in findings if finding.level == "error"]
+    with pytest.raises(UserError, match="perhaps --text name"):
+        load_files(path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "proposal"),
+    [
+        (
+            [("NE", f"RIFLE,{i % 9} MILLIMETER", 10 + i % 3, f"Guns, through {i % 3} mm") for i in range(60)],
+            "--text item",
+        ),
+        ([("love", f"sex{i}", f"{i}.5", "x") for i in range(60)], "--text item"),
+    ],
+)
+def test_words_that_differ_most_are_proposed_as_the_text(
+    rows: list[tuple[Any, ...]], proposal: str, tmp_path: Path
+) -> None:
+    path = excel(tmp_path / "a.xlsx", ("state", "item", "number", "name"), *rows)
+    with pytest.raises(UserError, match=proposal):
+        load_files(path)

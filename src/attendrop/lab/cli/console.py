@@ -89,15 +89,15 @@ def plain_table(*columns: str, align_right: bool = False) -> Table:
 
 
 def checked_figure(path: str | Path, overwrite: bool) -> Path:
-    """Return the path of a figure that a command will write; refuses a file that exists and a suffix other than .png.
+    """Return the path of a figure that a command will write; refuses a file that exists, and other suffixes.
 
     Args:
         path: The path that the user gave.
         overwrite: Whether an existing file may be replaced.
     """
     figure = Path(path)
-    if figure.suffix.lower() != ".png":
-        raise UserError(f"output is {str(figure)!r}; the file must end in .png.")
+    if figure.suffix.lower() not in (".png", ".pdf"):
+        raise UserError(f"output is {str(figure)!r}; the file must end in .png or .pdf.")
     if figure.exists() and not overwrite:
         raise UserError(f"output is {str(figure)!r}, which exists; choose another with --output or use --overwrite.")
     if not figure.parent.is_dir():

@@ -12,7 +12,7 @@ from .console import checked_figure, console
 
 def command(
     folders: Annotated[list[str], typer.Argument(help="Folders that `attendrop train` wrote, one for each line.")],
-    output: Annotated[str, typer.Option(help="PNG to write.")] = "curves.png",
+    output: Annotated[str, typer.Option(help="PNG or PDF to write.")] = "curves.png",
     metric: Annotated[str | None, typer.Option(help="Score to draw; by default that of the task.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:

@@ -28,7 +28,7 @@ def command(
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the draw of examples.")] = 0,
     output: Annotated[
-        str | None, typer.Option(help="PNG to write; the numbers go beside it as CSV. [FOLDER/dropped.png]")
+        str | None, typer.Option(help="PNG or PDF to write; the numbers go beside it as CSV. [FOLDER/dropped.png]")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files if they exist.")] = False,
 ) -> None:

@@ -36,7 +36,8 @@ def command(
     for sentence in done.sentences:
         print_sentence(shown(sentence))
     console.print(f"the model is in {shown(done.path)}; these lines run it:\n", soft_wrap=True)
-    console.print(shown(done.script), soft_wrap=True)
+    for line in done.script.splitlines():
+        console.print(shown(line), soft_wrap=True, highlight=False)
     if to == "onnx":
         engine = "onnx-int8" if int8 else "onnx"
         console.print(f"\nor: attendrop predict {shown(folder)} TEXT --engine {engine}", soft_wrap=True)

@@ -17,6 +17,7 @@ def command(
     output: Annotated[str | None, typer.Option(help="Folder to write the report to. [FOLDER]")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Also write results.tex, a table for a paper.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write results.md, the same as Markdown.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write results.pdf, a figure for a paper.")] = False,
 ) -> None:
     path = Path(folder)
     if not path.is_dir():
@@ -26,7 +27,7 @@ def command(
             f"{folder!r} has no records of runs (runs/*.json); it must be the folder of `attendrop compare` or "
             "`attendrop tune`."
         )
-    from ..report.page import checked_analysis, headline, write_report, write_table
+    from ..report.page import checked_analysis, headline, write_figure, write_report, write_table
     from ..studies.analysis import analyse
 
     analysis = checked_analysis(analyse(path))
@@ -39,3 +40,6 @@ def command(
         if is_wanted:
             table = write_table(analysis, output or path, kind)
             console.print(f"the table is {escape(str(table))}", soft_wrap=True)
+    if pdf:
+        figure = write_figure(analysis, output or path)
+        console.print(f"the figure is {escape(str(figure))}", soft_wrap=True)

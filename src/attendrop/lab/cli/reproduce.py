@@ -92,19 +92,16 @@ def print_entries() -> None:
     """Print all entries of each paper."""
     for paper, (title, place) in PAPERS.items():
         own = [entry for entry in ENTRIES.values() if entry.paper == paper]
-        table = plain_table("entry", "what it shows", "the paper's models", "its numbers")
+        table = plain_table("entry", "what it shows")
         table.title, table.title_justify = shown(f"{title}, {place}"), "left"
         for one in own:
             mark = " *" if one.is_reading else ""
-            table.add_row(shown(one.name + mark), shown(one.title), shown(", ".join(one.models)), _published(one))
+            table.add_row(shown(one.name + mark), shown(one.title))
         console.print(table)
     console.print(f"* {READING[0].lower()}{READING[1:]}", soft_wrap=True)
+    numbers = [f"{one.name}, {n.row}, {n.column}: {n.value:g}" for one in ENTRIES.values() for n in one.numbers]
+    console.print(shown(f"the paper's number is known for {'; '.join(numbers)}, and otherwise {NOT_TRANSCRIBED}"))
     console.print("run one with attendrop reproduce ENTRY --model MODEL --data FOLDER, first with --scale small")
-
-
-def _published(entry: Entry) -> str:
-    numbers = [f"{number.row}, {number.column}: {number.value:g}" for number in entry.numbers]
-    return shown("; ".join(numbers) or NOT_TRANSCRIBED)
 
 
 def _announce(entry: Entry, tasks: tuple[str, ...], folder: Path) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from ...errors import UserError, on_one_line
+from ...model.pooled_config import pooling_of
 from ...prune import LayerPlan, UnreachableError, plan_of
 from ...prune.compression import STATE, Compressed, Compression
+from ...prune.stock_layout import constants_of, is_exact
 from ...utils.checks import check_number, check_whole
 from ...utils.files import load_json, write_json, write_whole
 from ...utils.lock import locked
@@ -353,6 +355,7 @@ class _Work:
         score = metric(*before.for_metrics(before.predicted))
         sign = 1 if metric.greater_is_better else -1
         verdict = difference.verdict(tolerance)
+        is_pooled = pooling_of(compressed.model.config) is not None
         stages = [
             CompressionStage(
                 stage.edit, stage.plan.tail, list(stage.plan.constant), list(stage.plan.removed), stage.milliseconds,
@@ -365,6 +368,7 @@ class _Work:
             settings={**dataclasses.asdict(self.settings), "learning_rate": compressed.learning_rate},
             after=score + sign * difference.value, low=difference.low, high=difference.high, verdict=verdict,
             speedup=compressed.speedup, stages=stages, seconds=round(seconds, 1),
+            is_exact=not is_pooled and is_exact(constants_of(compressed.model), compressed.model.config),
         )  # fmt: skip
         record.sentences = [
             _speed_sentence(record), score_sentence(difference, self._metric, score, tolerance),

@@ -48,6 +48,7 @@ class CompressionRecord:
         sentences: All of this, for the user.
         stages: The stages.
         seconds: How long the compression took.
+        is_exact: Whether plain transformers computes the same with the saved weights, at the speed of before.
     """
 
     run: str
@@ -63,3 +64,4 @@ class CompressionRecord:
     sentences: list[str] = field(default_factory=list)
     stages: list[CompressionStage] = field(default_factory=list)
     seconds: float = 0.0
+    is_exact: bool = False

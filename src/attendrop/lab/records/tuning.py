@@ -22,6 +22,7 @@ class TrialResult:
         score: The mean of its scores; None if it has not finished.
         is_random: Whether its point was drawn at random.
         scores: The score on each split.
+        losses: The loss on each split.
         settings: The settings of its runs.
         seeds: The seeds of its runs.
         runs: The ids of its runs.
@@ -37,6 +38,7 @@ class TrialResult:
     score: float | None = None
     is_random: bool = False
     scores: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     settings: dict[str, Any] | None = None
     seeds: list[int] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -66,13 +68,24 @@ class DevelopmentResult(ChosenSetting):
 
 @dataclass(kw_only=True)
 class MethodCurve:
-    """The expected best score of a method after k random trials, see `statistics.tuning_curves.TuningCurve`."""
+    """The best score of a method after k trials, by what the sampler allows.
+
+    Attributes:
+        method: The method.
+        k: Numbers of trials.
+        expected_best: The mean of the best score.
+        low: The band, see `statistics.tuning_curves.TuningCurve`; empty where it is not known.
+        high: Likewise.
+        kind: "random": of k random trials, with a band. "grid": of k points of the grid. "search": after the first k
+            trials of this one search, whose points depend on each other, so that there is no band.
+    """
 
     method: str
     k: list[int]
     expected_best: list[float]
-    low: list[float]
-    high: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    kind: str = "random"
 
 
 @dataclass(kw_only=True)

@@ -195,9 +195,15 @@ def _compression(record: FolderRecord) -> str:
 {rows}
 ![score against time](compression.png)
 
-`AutoModel` of transformers does not compute the same; load the model as shown below.
+{_IN_TRANSFORMERS[done.is_exact]}
 
 """
+
+
+_IN_TRANSFORMERS = {
+    True: "The classes of transformers compute the same, at the speed of before; loaded as shown below, it is fast.",
+    False: "The classes of transformers do not compute the same; load the model as shown below.",
+}
 
 
 def _library(record: FolderRecord, task: Task) -> str:

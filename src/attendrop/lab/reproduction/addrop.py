@@ -29,6 +29,8 @@ _STEADY = Claim(
     "section 1",
     "with cross-tuning",
     "without cross-tuning",
+    sign=-1,
+    of_spread=True,
 )
 
 
@@ -36,7 +38,7 @@ def _grid_figure(number: int, model: str) -> Entry:
     return Entry(
         paper=ADDROP,
         item=f"figure-{number}",
-        title=f"Scores over the grid of p and q, with and without cross-tuning, {model}",
+        title=f"Scores over the grid of p and q, with and without cross-tuning ({model} in the paper)",
         rows=(
             Row("without cross-tuning", "addrop:{point},layers={layers},cross_tuning=false"),
             Row("with cross-tuning", "addrop:{point},layers={layers},end_on=either"),
@@ -47,7 +49,6 @@ def _grid_figure(number: int, model: str) -> Entry:
         is_reading=False,
         setting=f"{_TABLE_11} p and q from 0.1 to 0.9 in steps of 0.1; the tasks and one seed for each are our choice.",
         models=(model,),
-        protocols=("paper",),
         seeds=1,
         claims=(_STEADY,),
         small=Small(tasks=("glue/rte",), points=_SMALL_GRID, seeds=1),
@@ -58,15 +59,15 @@ def _layers_figure(number: int, model: str) -> Entry:
     return Entry(
         paper=ADDROP,
         item=f"figure-{number}",
-        title=f"AD-DROP in one layer at a time, {model}",
+        title=f"AD-DROP in one layer at a time ({model} in the paper)",
         rows=(_PLAIN, Row("layer {layer}", "addrop:p={p},q={q},layers={layer},end_on=either")),
         tasks=_SMALL_GLUE,
         over_layers=True,
         drawing="map",
+        axis="layer",
         setting=f"{_TABLE_11} The tasks are our choice; colours are the scores of a task divided by its largest "
         "(MaxAbsScaler).",
         models=(model,),
-        protocols=("paper",),
         seeds=3,
         small=Small(tasks=("glue/mrpc", "glue/rte"), seeds=1),
     )
@@ -76,11 +77,12 @@ def _robustness_figure(number: int, model: str) -> Entry:
     return Entry(
         paper=ADDROP,
         item=f"figure-{number}",
-        title=f"Scores of the trained models while attention positions are dropped, by layer, {model}",
+        title=f"Scores of trained models while attention positions are dropped, by layer ({model} in the paper)",
         rows=(_PLAIN, _ADDROP),
         tasks=("glue/rte", "glue/mrpc"),
         measure="robustness",
         drawing="lines",
+        axis="share of the positions that are dropped",
         is_reading=False,
         setting=f"{_TABLE_11} Positions are dropped in the order of their gradient attribution, highest first, "
         "lowest first or at random; the tasks are our choice.",
@@ -207,6 +209,7 @@ ENTRIES = (
         rows=(_PLAIN, _ADDROP),
         tasks=("glue/sst2", "glue/mrpc", "glue/rte"),
         sizes=("shots=16", "shots=64", "shots=256"),
+        axis="examples of each class",
         setting=f"{_TABLE_11} The numbers of examples are our choice.",
         models=_BOTH,
         claims=(_IMPROVES,),
@@ -236,6 +239,7 @@ ENTRIES = (
         tasks=("glue/mrpc",),
         measure="curves",
         drawing="lines",
+        axis="epoch",
         is_reading=False,
         setting=f"{_TABLE_11} The task, p = 0.3 and q = 1 are our choice.",
         models=_BOTH,
@@ -259,6 +263,7 @@ ENTRIES = (
                 1,
                 None,
                 "development loss",
+                "last",
             ),
             Claim(
                 "dropping high attribution reduces overfitting",
@@ -268,6 +273,7 @@ ENTRIES = (
                 -1,
                 None,
                 "development loss",
+                "last",
             ),
         ),
         small=Small(epochs=3),
@@ -281,6 +287,7 @@ ENTRIES = (
         tasks=("glue/rte", "glue/mrpc"),
         sizes=("fraction=0.2", "fraction=0.4", "fraction=0.6", "fraction=0.8", "all"),
         drawing="lines",
+        axis="share of the training data",
         setting=f"{_TABLE_11} The tasks and shares are our choice.",
         models=_BOTH,
         claims=(_IMPROVES,),

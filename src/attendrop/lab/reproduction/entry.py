@@ -67,7 +67,8 @@ class Claim:
         sign: 1 = the row is greater, −1 = smaller.
         within: The range in which the value should be.
         column: The column, or the beginning of its name; None = each column.
-        at: Which point of a line: "first" or "last".
+        at: Which point of a line: "first", "last" or "each".
+        of_spread: Whether the spread of the runs is compared, and not their mean.
     """
 
     text: str
@@ -77,7 +78,8 @@ class Claim:
     sign: int = 1
     within: tuple[float, float] | None = None
     column: str | None = None
-    at: str = "last"
+    at: str = "each"
+    of_spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Entry:
             tasks; the "cost" of a step; "curves" over the epochs; the "gates" of AttendOut's generator; the
             "robustness" of the trained model; "pruning" by the generator.
         drawing: The kind of figure.
+        axis: What the points of a line are: epochs, steps, layers.
         is_reading: Whether the content is our reading: the documents of this project do not say what this number of
             the paper shows.
         setting: What is said about the settings, as sentences.
@@ -142,6 +145,7 @@ class Entry:
     tasks: tuple[str, ...]
     measure: str = "score"
     drawing: str = "none"
+    axis: str = ""
     is_reading: bool = True
     setting: str = ""
     models: tuple[str, ...] = ("bert-base-uncased",)

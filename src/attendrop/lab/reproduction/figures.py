@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..report.style import COLORS, line_style, saved
+from ..report.style import BLACK, COLORS, line_style, saved
 from .outcome import Cell, Outcome
+from .registry import find_entry
 
 _WIDEST = 3  # panels side by side
+_ONE_UNIT = ("robustness", "gates")
 _LINES = {"paper": "-", "honest": "--", "last": "-"}
+_MOST_TICKS = 8  # places of lines that all have their number
+_CHARACTERS = 13  # of a title, in an inch
 
 
 def draw(outcome: Outcome, drawing: str, path: Path | None = None) -> Any:
@@ -27,7 +32,9 @@ def draw(outcome: Outcome, drawing: str, path: Path | None = None) -> Any:
     drawers = {"lines": _lines, "boxes": _boxes, "map": _map}
     figure = Figure(layout="constrained")
     drawers[drawing](figure, outcome)
-    figure.suptitle(f"{outcome.heading}: {outcome.title}\n{_model(outcome)}", fontsize=9)
+    characters = int(figure.get_figwidth() * _CHARACTERS)
+    title = textwrap.fill(f"{outcome.heading}: {outcome.title}", characters)
+    figure.suptitle(f"{title}\n{_model(outcome)}", fontsize=9)
     return saved(figure, path)
 
 
@@ -36,12 +43,12 @@ def _model(outcome: Outcome) -> str:
     return f"{name}, {outcome.scale} scale, {outcome.seeds} seed{'' if outcome.seeds == 1 else 's'}"
 
 
-def _panels(figure: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return a panel for each name."""
+def _panels(figure: Any, names: Sequence[str], is_one_unit: bool = False) -> dict[str, Any]:
+    """Return a panel for each name; those of one unit have the same limits."""
     columns = min(len(names), _WIDEST)
     rows = math.ceil(len(names) / columns)
     figure.set_size_inches(max(5.0, 3.6 * columns), 2.8 * rows + 0.9)
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=is_one_unit).flatten()
     for axes in grid[len(names) :]:
         axes.remove()
     panels = dict(zip(names, grid, strict=False))
@@ -54,8 +61,14 @@ def _panels(figure: Any, names: Sequence[str]) -> dict[str, Any]:
 def _lines(figure: Any, outcome: Outcome) -> None:
     """One panel for each column; a line for each row and protocol, with its 95 % interval."""
     rows = list(dict.fromkeys(cell.row for cell in outcome.cells))
-    panels = _panels(figure, list(dict.fromkeys(cell.column for cell in outcome.cells)))
+    entry = find_entry(outcome.entry)
+    columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
+    panels = _panels(figure, columns, is_one_unit=entry.measure in _ONE_UNIT)
     for column, axes in panels.items():
+        axes.set_xlabel(entry.axis, fontsize=8)
+        places = sorted({cell.x for cell in outcome.cells if cell.column == column and cell.x is not None})
+        if len(places) <= _MOST_TICKS:
+            axes.set_xticks(places, [f"{x:g}" for x in places])
         for number, row in enumerate(rows):
             for protocol in outcome.protocols:
                 cells = _line(outcome.cells, row, column, protocol)
@@ -77,38 +90,54 @@ def _line(cells: Sequence[Cell], row: str, column: str, protocol: str) -> list[C
 
 
 def _boxes(figure: Any, outcome: Outcome) -> None:
-    """One panel for each column, a box for each row with all points of the grid."""
+    """One panel for each column; a box for each row and protocol, with all points of the grid."""
     panels = _panels(figure, list(dict.fromkeys(cell.column for cell in outcome.cells)))
     for column, axes in panels.items():
         cells = [cell for cell in outcome.cells if cell.column == column]
-        boxes = axes.boxplot([cell.values for cell in cells], patch_artist=True, widths=0.5)
-        for number, (box, cell) in enumerate(zip(boxes["boxes"], cells, strict=True)):
-            box.set(facecolor=COLORS[number % len(COLORS)], alpha=0.35)
-            axes.plot([number + 1] * len(cell.values), cell.values, ".", color=COLORS[number % len(COLORS)], alpha=0.6)
-        axes.set_xticks(range(1, len(cells) + 1), [cell.row.replace(" cross", "\ncross") for cell in cells], fontsize=8)
+        every = [list(cell.values.values()) for cell in cells]
+        boxes = axes.boxplot(every, patch_artist=True, widths=0.5, showfliers=False, medianprops={"color": BLACK})
+        for number, (box, values) in enumerate(zip(boxes["boxes"], every, strict=True)):
+            color = COLORS[number % len(COLORS)]
+            box.set(facecolor=color, alpha=0.35)
+            axes.plot([number + 1] * len(values), values, ".", color=color, alpha=0.6)
+        names = [f"{cell.row.replace(' cross', chr(10) + 'cross')},\n{cell.protocol}" for cell in cells]
+        axes.set_xticks(range(1, len(cells) + 1), names, fontsize=7)
+        axes.set_ylabel("score", fontsize=8)
 
 
 def _map(figure: Any, outcome: Outcome) -> None:
-    """Tasks by layers; the colour is the score divided by the largest of its task (MaxAbsScaler)."""
-    cells = [cell for cell in outcome.cells if cell.x is not None]
-    columns = list(dict.fromkeys(cell.column for cell in cells))
-    layers = sorted({cell.x for cell in cells if cell.x is not None})
-    means = [[outcome_mean(cells, column, layer) for layer in layers] for column in columns]
-    figure.set_size_inches(max(5.0, 0.75 * len(layers) + 2.0), 0.6 * len(columns) + 1.8)
-    axes = figure.subplots()
-    image = axes.imshow([max_abs_scaled(row) for row in means], cmap="viridis", aspect="auto")
-    axes.set_xticks(range(len(layers)), [f"{layer:g}" for layer in layers])
-    axes.set_yticks(range(len(columns)), columns)
-    axes.set_xlabel("layer with AD-DROP")
-    for y, row in enumerate(means):
-        for x, value in enumerate(row):
-            axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=7, color="white")
-    figure.colorbar(image, ax=axes, label="score / largest of the task")
+    """Tasks by layers, for each protocol; the colour is the score divided by the largest of its task (MaxAbsScaler).
+
+    The first column is fine-tuning.
+    """
+    columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
+    places: list[float | None] = [None, *sorted({cell.x for cell in outcome.cells if cell.x is not None})]
+    means = {p: [[outcome_mean(outcome, c, p, x) for x in places] for c in columns] for p in outcome.protocols}
+    colors = {protocol: [max_abs_scaled(row) for row in rows] for protocol, rows in means.items()}
+    shares = [share for rows in colors.values() for row in rows for share in row if not math.isnan(share)]
+    limits = min(shares), max(shares) if max(shares) > min(shares) else min(shares) + 0.1
+    figure.set_size_inches(max(5.0, 0.62 * len(places) + 2.0), len(means) * (0.5 * len(columns) + 0.9) + 0.8)
+    panels = figure.subplots(len(means), 1, squeeze=False).flatten()
+    for axes, (protocol, rows) in zip(panels, means.items(), strict=True):
+        image = axes.imshow(colors[protocol], cmap="viridis", aspect="auto", vmin=limits[0], vmax=limits[1])
+        axes.set_title(f"{protocol} protocol", fontsize=9)
+        axes.set_xticks(range(len(places)), ["none", *(f"{x:g}" for x in places[1:])])
+        axes.set_yticks(range(len(columns)), columns)
+        for y, row in enumerate(rows):
+            for x, value in enumerate(row):
+                is_light = colors[protocol][y][x] > sum(limits) / 2
+                color = "black" if is_light else "white"
+                axes.text(
+                    x, y, "" if math.isnan(value) else f"{value:.3f}", ha="center", va="center", fontsize=7, color=color
+                )
+    panels[-1].set_xlabel("layer with AD-DROP")
+    figure.colorbar(image, ax=list(panels), label="score / largest of the task")
 
 
-def outcome_mean(cells: Sequence[Cell], column: str, x: float) -> float:
-    """Return the mean of the cell of a column at a place; NaN if there is none."""
-    return next((cell.mean for cell in cells if (cell.column, cell.x) == (column, x)), math.nan)
+def outcome_mean(outcome: Outcome, column: str, protocol: str, x: float | None) -> float:
+    """Return the mean of the cell of a column and protocol at a place; NaN if there is none."""
+    wanted = (column, protocol, x)
+    return next((cell.mean for cell in outcome.cells if (cell.column, cell.protocol, cell.x) == wanted), math.nan)
 
 
 def max_abs_scaled(values: Sequence[float]) -> list[float]:

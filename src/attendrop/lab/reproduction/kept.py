@@ -19,6 +19,7 @@ from .planning import PlannedRun
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MOST_EXAMPLES = 500  # of the validation data, drawn at random
 START = 0.55  # P(drop) at the start: layers above it at the end are pruned
+NO_SCORES = ("share pruned", "speed-up")
 _BATCH = 32
 _LENGTH = 128  # tokens of the texts whose forward pass is timed
 

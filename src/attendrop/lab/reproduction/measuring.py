@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ..records import StudyRecord
 from ..tasks import find_task
-from .kept import measure_pruning, measure_robustness_of
+from ..tasks.outcomes import SCORE
+from .kept import NO_SCORES, measure_pruning, measure_robustness_of
 from .planning import PlannedRun, Setup
 
 _GATE = re.compile(r"attendout/drop_probability_layer_(\d+)")
@@ -25,6 +26,7 @@ class Measured(NamedTuple):
         unit: What runs of other rows share with it, such as the seed.
         protocol: How the scored epoch was chosen.
         value: The number.
+        step: The step in which it moves, such as 1/277 for an accuracy on 277 examples; 0 if it moves in none.
     """
 
     row: str
@@ -33,6 +35,7 @@ class Measured(NamedTuple):
     unit: str
     protocol: str
     value: float
+    step: float = 0.0
 
 
 Ended = Sequence[tuple[PlannedRun, StudyRecord]]
@@ -84,11 +87,23 @@ def _scores(setup: Setup, runs: Ended, models: Path) -> Iterator[Measured]:
             row = "one layer"
         score = record.score("validation")
         if score is not None:
-            yield Measured(row, column, x, run.unit, run.protocol, score)
+            yield Measured(row, column, x, run.unit, run.protocol, score, step_of(record))
         for other in setup.entry.also_of(run.task, setup.scale):
             also = record.score(other, find_task(other).metrics[0])
             if also is not None:
-                yield Measured(row, f"{column} to {short(other)}", x, run.unit, run.protocol, also)
+                place = f"{column} to {short(other)}", x, run.unit, run.protocol
+                yield Measured(row, *place, also, step_of(record, find_task(other).metrics[0], other))
+
+
+def step_of(record: StudyRecord, metric: str | None = None, part: str = "validation") -> float:
+    """Return the step in which a score of a run moves; 0 if it moves in none.
+
+    Args:
+        record: The record of the run.
+        metric: The metric; None = that of the task.
+        part: The part of the data.
+    """
+    return SCORE.resolution(metric or str(record.metric), record.examples.get(part)) or 0.0
 
 
 def _costs(setup: Setup, runs: Ended, models: Path) -> Iterator[Measured]:
@@ -149,6 +164,7 @@ def measure_of_models(
         for run, record in runs:
             for (suffix, kind, x), value in measure(run, record, models / run.spec.id, last_gates(record)).items():
                 column = column_of(kind, run.task, setup)
-                yield Measured(run.row + suffix, column, x, run.unit, run.protocol, value)
+                step = 0.0 if kind in NO_SCORES else step_of(record)
+                yield Measured(run.row + suffix, column, x, run.unit, run.protocol, value, step)
 
     return of_all

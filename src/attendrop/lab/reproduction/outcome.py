@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,9 +28,10 @@ class Cell:
         column: The column.
         protocol: How the scored epoch was chosen.
         x: The place on a line; None in a table.
-        values: The numbers of the runs.
+        values: What the runs of two rows share, such as the seed -> the number of the run.
+        step: The step in which the numbers of the column move; 0 if they move in none.
         difference: The mean of the paired differences from the first row; None for the first row.
-        interval: The 95 % interval of the mean; None with fewer than two runs.
+        interval: The 95 % interval of the mean; None with fewer than two runs, or if all of them are equal.
         difference_interval: The same of the difference.
     """
 
@@ -38,7 +39,8 @@ class Cell:
     column: str
     protocol: str
     x: float | None
-    values: list[float]
+    values: dict[str, float]
+    step: float = 0.0
     difference: float | None = None
     interval: tuple[float, float] | None = None
     difference_interval: tuple[float, float] | None = None
@@ -46,12 +48,18 @@ class Cell:
     @property
     def mean(self) -> float:
         """The mean over the runs."""
-        return statistics.fmean(self.values)
+        return statistics.fmean(self.values.values())
 
     @property
     def deviation(self) -> float | None:
         """The standard deviation over the runs; None for a single one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+
+    @property
+    def distances(self) -> dict[str, float]:
+        """How far the runs are from their median, which Brown and Forsythe's test compares."""
+        middle = statistics.median(self.values.values())
+        return {unit: abs(value - middle) for unit, value in self.values.items()}
 
 
 @dataclass
@@ -136,26 +144,35 @@ def cells_of(measured: Iterable[Measured], baseline: str) -> list[Cell]:
         baseline: The row that the others are compared with, unit by unit.
     """
     grouped: dict[tuple[str, str, str, float | None], dict[str, float]] = {}
+    steps: dict[str, float] = {}  # column -> step
     for one in measured:
         grouped.setdefault((one.row, one.column, one.protocol, one.x), {})[one.unit] = one.value
-    cells = []
-    for (row, column, protocol, x), values in grouped.items():
-        cell = Cell(row, column, protocol, x, list(values.values()), interval=_interval(list(values.values())))
+        steps[one.column] = max(one.step, steps.get(one.column, 0.0))
+    made = {
+        key: Cell(*key, values, steps[key[1]], interval=_interval(list(values.values()), steps[key[1]]))
+        for key, values in grouped.items()
+    }
+    for (row, column, protocol, x), cell in made.items():
         # a row that runs over layers has an x where its baseline has none
-        base = grouped.get((baseline, column, protocol, x)) or grouped.get((baseline, column, protocol, None))
+        base = made.get((baseline, column, protocol, x)) or made.get((baseline, column, protocol, None))
         if base is not None and row != baseline:
-            differences = [value - base[unit] for unit, value in values.items() if unit in base]
-            if differences:
-                cell.difference = statistics.fmean(differences)
-                cell.difference_interval = _interval(differences)
-        cells.append(cell)
-    return cells
+            cell.difference, cell.difference_interval = _difference(cell.values, base.values, cell.step)
+    return list(made.values())
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float] | None:
-    if len(values) < 2:
+def _difference(
+    values: Mapping[str, float], others: Mapping[str, float], step: float
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the mean of the paired differences and its interval."""
+    differences = [value - others[unit] for unit, value in values.items() if unit in others]
+    return (statistics.fmean(differences), _interval(differences, step)) if differences else (None, None)
+
+
+def _interval(values: Sequence[float], step: float) -> tuple[float, float] | None:
+    """Return the interval of a mean of values that move in steps."""
+    if len(values) < 2 or (step == 0 and len(set(values)) == 1):
         return None
-    return t_interval(np.array(values))
+    return t_interval(np.array(values), resolution=step)
 
 
 def verdicts_of(entry: Entry, cells: Sequence[Cell], papers_model: str, scale: str) -> list[Verdict]:
@@ -165,19 +182,20 @@ def verdicts_of(entry: Entry, cells: Sequence[Cell], papers_model: str, scale: s
         entry: The entry.
         cells: The cells.
         papers_model: The model of the paper; empty if it is another one, whose numbers need not be the paper's.
-        scale: "paper" or "small".
+        scale: "paper" or "small", whose runs are too short for a verdict.
     """
-    verdicts = [v for number in entry.numbers for v in _of_number(number, cells, papers_model, scale)]
-    return verdicts + [v for claim in entry.claims for v in _of_claim(claim, cells)]
+    verdicts = [v for number in entry.numbers for v in _of_number(number, cells, papers_model)]
+    verdicts += [v for claim in entry.claims for v in _of_claim(claim, cells)]
+    return verdicts if scale == "paper" else [replace(verdict, verdict=CANNOT_TELL) for verdict in verdicts]
 
 
-def _of_number(number: Number, cells: Sequence[Cell], papers_model: str, scale: str) -> Iterable[Verdict]:
+def _of_number(number: Number, cells: Sequence[Cell], papers_model: str) -> Iterable[Verdict]:
     column = number.column.removeprefix("glue/")
     for cell in cells:
         if (cell.row, cell.column) != (number.row, column):
             continue
         text = f"{number.row}, {column}: {number.value:.4g} ({number.model}; here: {cell.protocol} protocol)"
-        comparable = papers_model == number.model and scale == "paper" and cell.interval is not None
+        comparable = papers_model == number.model and cell.interval is not None
         verdict = _against(cell.interval, number.value) if comparable and cell.interval else CANNOT_TELL
         yield Verdict(text, number.source, _shown(cell.mean, cell.interval), verdict)
 
@@ -193,16 +211,29 @@ def _of_claim(claim: Claim, cells: Sequence[Cell]) -> Iterable[Verdict]:
     rows = [cell for cell in cells if cell.row == claim.row and _is_column(cell.column, claim.column)]
     for column in dict.fromkeys(cell.column for cell in rows):
         for protocol in dict.fromkeys(cell.protocol for cell in rows):
-            place = [cell for cell in rows if (cell.column, cell.protocol) == (column, protocol)]
-            if not place:
-                continue
-            cell = place[0] if claim.at == "first" else place[-1]
-            text = f"{claim.text} ({column}{_where(cell)}, {protocol})"
-            if claim.within is not None:
-                yield Verdict(text, claim.source, _shown(cell.mean, cell.interval), _in_range(cell, claim.within))
-            elif cell.difference is not None:
-                shown = _shown(cell.difference, cell.difference_interval, signed=True)
-                yield Verdict(text, claim.source, shown, _of_sign(cell.difference_interval, claim.sign))
+            places = [cell for cell in rows if (cell.column, cell.protocol) == (column, protocol)]
+            chosen = {"first": places[:1], "last": places[-1:], "each": places}[claim.at]
+            for cell in chosen:
+                yield from _of_cell(claim, cell, _other(cell, claim, cells))
+
+
+def _of_cell(claim: Claim, cell: Cell, other: Cell | None) -> Iterable[Verdict]:
+    """Compare a claim with a cell, and with the cell of the row that it names."""
+    text = f"{claim.text} ({cell.column}{_where(cell)}, {cell.protocol})"
+    if claim.within is not None:
+        yield Verdict(text, claim.source, _shown(cell.mean, cell.interval), _in_range(cell, claim.within))
+    elif other is not None:
+        both = (cell.distances, other.distances) if claim.of_spread else (cell.values, other.values)
+        difference, interval = _difference(*both, cell.step)
+        if difference is not None:
+            shown = ("distance from the median " if claim.of_spread else "") + _shown(difference, interval, signed=True)
+            yield Verdict(text, claim.source, shown, _of_sign(interval, claim.sign))
+
+
+def _other(cell: Cell, claim: Claim, cells: Sequence[Cell]) -> Cell | None:
+    """Return the cell that a claim compares with a cell: the same place in another row."""
+    wanted = (claim.versus, cell.column, cell.protocol, cell.x)
+    return next((other for other in cells if (other.row, other.column, other.protocol, other.x) == wanted), None)
 
 
 def _is_column(column: str, wanted: str | None) -> bool:

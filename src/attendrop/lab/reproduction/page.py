@@ -16,16 +16,25 @@ READING = (
 )
 
 
-def markdown_of(outcome: Outcome, figure: str | None = None, level: int = 1) -> str:
+def markdown_of(outcome: Outcome, figure: str | None = None) -> str:
     """Return the page of an outcome.
 
     Args:
         outcome: The outcome.
         figure: The file of its figure, relative to the page; None = it has none.
-        level: The level of the heading.
+    """
+    return f"# {outcome.heading}: {outcome.title}\n\n{body_of(outcome, figure)}"
+
+
+def body_of(outcome: Outcome, figure: str | None = None) -> str:
+    """Return the page of an outcome without its heading.
+
+    Args:
+        outcome: The outcome.
+        figure: The file of its figure, relative to the page; None = it has none.
     """
     entry = find_entry(outcome.entry)
-    parts = [f"{'#' * level} {outcome.heading}: {outcome.title}", *_introduction(outcome)]
+    parts = _introduction(outcome)
     if figure is not None:
         parts.append(f"![{outcome.title}]({figure})")
     parts.append(table_of(outcome, entry))
@@ -80,7 +89,7 @@ def table_rows(outcome: Outcome, entry: Entry) -> tuple[list[str], list[list[str
             cells = {p: outcome.find(row, column, p, x) for p in outcome.protocols}
             if all(cell is None for cell in cells.values()):
                 continue
-            where = column if x is None else f"{column}, {x:g}"
+            where = column if x is None else f"{column}, {entry.axis} = {x:g}"
             rows.append([where, row, _published(entry, row, column), *(_cell(c, entry) for c in cells.values())])
     return ["", "row", "paper", *(f"ours, {protocol} protocol" for protocol in outcome.protocols)], rows
 

@@ -19,7 +19,7 @@ _STOCK = {"head_start": "random", "no_baselines": True}
 _STOCK_OF_TEXTS = {"pooling": "model", "pairs": "joint"}
 _OURS = {"learning_rate": 2e-5, "num_train_epochs": 3}  # where a paper does not say
 _OURS_ADDROP = {"p": 0.3, "q": 0.3, "layers": "first"}
-_SMALL = {"learning_rate": 5e-5, "max_length": 32, "logging_steps": 1}
+_SMALL = {"learning_rate": 2e-4, "max_length": 32, "logging_steps": 1}
 _DRAWS = ("max_train_samples", "fraction", "shots")
 
 

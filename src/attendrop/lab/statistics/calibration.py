@@ -202,7 +202,7 @@ def score_interval(
 
     Some scores are lower in bootstrap samples than on the examples themselves: a macro F1, because samples lack rare
     classes. So the percentiles are shifted by the difference between the score and its mean over the samples, and the
-    interval lies around the score.
+    interval lies around the score, and it always contains it.
 
     Args:
         score: Function of the columns, such as `log_loss`.
@@ -219,6 +219,7 @@ def score_interval(
     generator, examples = np.random.default_rng(seed), len(arrays[0])
     draws = (generator.integers(0, examples, examples) for _ in range(resamples))
     scores = [score(*(array[drawn] for array in arrays)) for drawn in draws]
-    percentiles = np.quantile(scores, [(1 - confidence) / 2, (1 + confidence) / 2])
-    low, high = np.clip(percentiles + score(*arrays) - np.mean(scores), *limits)
+    value = score(*arrays)
+    low, high = np.quantile(scores, [(1 - confidence) / 2, (1 + confidence) / 2]) + value - np.mean(scores)
+    low, high = np.clip([min(low, value), max(high, value)], *limits)
     return float(low), float(high)

@@ -23,10 +23,10 @@ from scipy import special
 from .paired import Floats, Interval, Pairs, Values, is_finite, standard_error
 
 SKEW_FACTOR = 1.5  # the skewness of few values is too small on average
-SKEW_ERRORS = 2.0  # with a fixed number of seeds, a skewness counts beyond this many of its standard errors
+SKEW_FACTOR_OF_LOOKS = 2.0  # at a level far out, where studies go on until they are decided
 FAR = 10.0  # times the median distance from the median: a run that is further below has collapsed
 MOST_COLLAPSED = 0.1  # the largest share of runs that may collapse where "no difference" is said
-BOUND_CONFIDENCE = 0.95
+_BOUND_CONFIDENCES = {45: 0.95, 80: 0.975}  # most seeds -> confidence of the bound, at every look; 0.99 beyond
 _SMALLEST_LEVEL = 1e-100
 
 
@@ -35,10 +35,28 @@ _SMALLEST_LEVEL = 1e-100
 
 @dataclass(frozen=True)
 class Items:
-    """The noise of the test examples in a difference: its standard error, and degrees of freedom."""
+    """The noise in a difference that more seeds do not make smaller, as that of the test examples.
+
+    Attributes:
+        error: Its standard error.
+        degrees: Its degrees of freedom.
+        source: What it comes from.
+    """
 
     error: float
     degrees: int
+    source: str = "test examples"
+
+    def plus(self, other: Items | None) -> Items:
+        """Return the noise of both together, with degrees of freedom by Welch and Satterthwaite."""
+        if other is None:
+            return self
+        squares = [(of.error**2, of.degrees) for of in (self, other)]
+        total = sum(square for square, _ in squares)
+        weights = sum(square**2 / degrees for square, degrees in squares)
+        degrees = math.floor(total**2 / weights) if weights else min(self.degrees, other.degrees)
+        same = self.source == other.source
+        return Items(math.sqrt(total), degrees, self.source if same else f"{self.source} and {other.source}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,7 @@ class Estimate:
         error: Its standard error over seeds.
         degrees: Degrees of freedom, one fewer than seeds.
         skew: The skewness that counts, divided by √n.
-        items: The noise of the test examples; None = it is not known.
+        items: The noise that more seeds do not make smaller; None = it is not known.
     """
 
     mean: float
@@ -127,8 +145,8 @@ def estimate_of(
         pairs: At least two pairs.
         items: The noise of the test examples.
         is_corrected: Whether a skewness widens the interval; not by the rules of the first edition.
-        always: Whether any skewness does, as for every look at a study that runs until it is decided. Otherwise it must
-            be beyond two of its standard errors, so that normal differences lose no more than 3 points of power.
+        always: Whether any skewness does, and by more, as for every look at a study that runs until it is decided.
+            Otherwise it must be above `least_skew`.
     """
     n, mean = len(pairs), float(pairs.differences.mean())
     error = standard_error(pairs.differences, pairs.resolution)
@@ -144,8 +162,20 @@ def skew_of(differences: Floats, always: bool = False) -> float:
     if n < 3 or variance <= 1e-24 * max(1e-300, float(np.abs(differences).max())) ** 2:
         return 0.0
     skewness = float(np.mean(centred**3)) / variance**1.5
-    error = math.sqrt(6 * (n - 2) / ((n + 1) * (n + 3)))
-    return SKEW_FACTOR * skewness if always or abs(skewness) > SKEW_ERRORS * error else 0.0
+    if always:
+        return SKEW_FACTOR_OF_LOOKS * skewness
+    return SKEW_FACTOR * skewness if abs(skewness) > least_skew(n) else 0.0
+
+
+def least_skew(n: int) -> float:
+    """Return the skewness of n differences that counts: two of its standard errors, or 25/n of them from 13 on.
+
+    With less, normal differences would lose more than 3 points of power.
+
+    Args:
+        n: At least two.
+    """
+    return min(2.0, 25 / n) * math.sqrt(6 * (n - 2) / ((n + 1) * (n + 3)))
 
 
 def items_of(differences: Floats) -> Items | None:
@@ -178,21 +208,23 @@ class Collapses:
         of: The number of seeds.
         method: Collapsed runs of the method.
         baseline: Collapsed runs of the baseline.
+        confidence: That of the bounds.
     """
 
     of: int
     method: int
     baseline: int
+    confidence: float = 0.95
 
     @property
     def bound(self) -> float:
-        """The largest share of the method's runs that may collapse, with 95 % confidence."""
-        return collapse_bound(self.method, self.of)
+        """The largest share of the method's runs that may collapse, with this confidence."""
+        return collapse_bound(self.method, self.of, self.confidence)
 
     @property
     def bound_of_baseline(self) -> float:
         """The same for the baseline."""
-        return collapse_bound(self.baseline, self.of)
+        return collapse_bound(self.baseline, self.of, self.confidence)
 
     def withholds(self, verdict: str) -> bool:
         """Return whether a verdict needs a smaller bound than these seeds give."""
@@ -200,20 +232,41 @@ class Collapses:
             return max(self.bound, self.bound_of_baseline) > MOST_COLLAPSED
         return verdict == "helps" and self.method > self.baseline and self.bound > MOST_COLLAPSED
 
-    def more_seeds(self) -> int:
-        """Return how many more seeds, without a further collapse, give the bound that "no difference" needs."""
+    def plus(self, other: Collapses | None) -> Collapses:
+        """Return the count of both together."""
+        if other is None:
+            return self
+        counts = self.of + other.of, self.method + other.method, self.baseline + other.baseline
+        return Collapses(*counts, max(self.confidence, other.confidence))
+
+    def more_seeds(self) -> int | None:
+        """Return how many more seeds, without a further collapse, give the bound that "no difference" needs.
+
+        None = so many runs collapse that no number of seeds will.
+        """
         worst, more = max(self.method, self.baseline), 0
-        while collapse_bound(worst, self.of + more) > MOST_COLLAPSED:
+        if worst > MOST_COLLAPSED * self.of:
+            return None
+        while collapse_bound(worst, self.of + more, self.confidence) > MOST_COLLAPSED:
             more += 1
         return more
 
 
-def collapse_bound(collapsed: int, runs: int) -> float:
-    """Return the upper limit, with 95 % confidence, for the share of runs that collapse (Clopper and Pearson 1934).
+def collapse_bound(collapsed: int, runs: int, confidence: float = 0.95) -> float:
+    """Return the upper limit for the share of runs that collapse (Clopper and Pearson 1934).
 
-    Without a collapse in n runs it is about 3 / n, the rule of three.
+    Without a collapse in n runs it is about 3 / n with a confidence of 95 %, the rule of three.
     """
-    return 1.0 if collapsed >= runs else float(special.betaincinv(collapsed + 1, runs - collapsed, BOUND_CONFIDENCE))
+    return 1.0 if collapsed >= runs else float(special.betaincinv(collapsed + 1, runs - collapsed, confidence))
+
+
+def bound_confidence(max_seeds: int | None) -> float:
+    """Return the confidence of a bound on collapses with which it holds at every look with 95 %.
+
+    Args:
+        max_seeds: The largest number of seeds of a study with looks; None = there is one look.
+    """
+    return next((of for most, of in _BOUND_CONFIDENCES.items() if (max_seeds or 0) <= most), 0.99)
 
 
 def collapsed_seeds(
@@ -242,7 +295,11 @@ def collapsed_seeds(
 
 
 def count_collapses(
-    values: Values, baseline: Values, collapsed: Collection[Hashable], of_baseline: Collection[Hashable]
+    values: Values,
+    baseline: Values,
+    collapsed: Collection[Hashable],
+    of_baseline: Collection[Hashable],
+    confidence: float = 0.95,
 ) -> Collapses:
     """Count the collapsed runs in the seeds that a method and the baseline share.
 
@@ -251,8 +308,9 @@ def count_collapses(
         baseline: The same for the baseline.
         collapsed: The seeds in which the method collapsed.
         of_baseline: The seeds in which the baseline did.
+        confidence: That of the bounds.
     """
     shared = [seed for seed in baseline if seed in values]
     return Collapses(
-        len(shared), sum(seed in collapsed for seed in shared), sum(seed in of_baseline for seed in shared)
+        len(shared), sum(seed in collapsed for seed in shared), sum(seed in of_baseline for seed in shared), confidence
     )

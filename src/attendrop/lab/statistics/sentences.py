@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 OVER_ALL_LOOKS = "over all looks"
-INFLATED = "An estimate at an early stop is too large on average, 1.2 to 1.8 times in simulated studies."
+INFLATED = (
+    "An estimate at an early stop is too large on average, up to 1.9 times for small effects in simulated studies."
+)
 
 
 def explain(
@@ -96,7 +98,13 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
 
 
 def explain_over_tasks(
-    name: str, question: Question, figures: TaskFigures, verdict: Verdict, methods: int, is_about_these: bool
+    name: str,
+    question: Question,
+    figures: TaskFigures,
+    verdict: Verdict,
+    methods: int,
+    fewest: int,
+    withheld: Verdict | None,
 ) -> str:
     """Return the verdict over all tasks and its reasons.
 
@@ -106,17 +114,23 @@ def explain_over_tasks(
         figures: The figures of the summary.
         verdict: The verdict.
         methods: Number of methods for which p values are corrected.
-        is_about_these: Whether it only generalises to other seeds on these tasks.
+        fewest: The number of tasks that says something about others.
+        withheld: The verdict that the interval alone would give, where too many runs may collapse.
     """
     if verdict == "too few seeds":
         return f"No verdict on {name}: no task has enough seeds." + _tasks_left_out(figures)
     corrected, interval = _correction(methods, None), f"{100 * question.confidence:g} % interval"
     text = _outcome(name, question, figures, verdict, interval, corrected, _count(figures.tasks, "task"))
-    if verdict == "undecided":
+    if withheld:
+        text += f" {_why_withheld(name, question, figures, withheld)}"
+    elif verdict == "undecided":
         text += f" {_why_undecided(question, figures, corrected)}"
-    if is_about_these:
+    if figures.new_task is None:
         tasks = "this task" if figures.tasks == 1 else f"these {figures.tasks} tasks"
-        text += f" This is about other seeds on {tasks}, not about other tasks."
+        text += f" This is about other seeds on {tasks}: nothing follows for other tasks"
+        text += f", which takes at least {fewest}." if figures.tasks < fewest else "."
+    else:
+        text += f" On one new task, with as many seeds, the {interval} is {_range(figures.new_task)}."
     return text + _tasks_left_out(figures)
 
 
@@ -171,7 +185,7 @@ def _does_not_hurt(question: Question, figures: Figures) -> str:
     return f" It does not hurt: the whole interval is {worse}{question.delta:g}."
 
 
-def _why_withheld(name: str, question: Question, figures: Figures, withheld: Verdict) -> str:
+def _why_withheld(name: str, question: Question, figures: Figures | TaskFigures, withheld: Verdict) -> str:
     """Return why a verdict that the interval would give is not given."""
     assert figures.collapses is not None
     why = "excludes 0" if withheld == "helps" else f"is within ±{question.delta:g}"
@@ -190,19 +204,23 @@ def _collapse_in_words(name: str, question: Question, figures: Figures, verdict:
     return f" {text[0].upper()}{text[1:]}."
 
 
-def _collapses(name: str, question: Question, figures: Figures) -> str:
+def _collapses(name: str, question: Question, figures: Figures | TaskFigures) -> str:
     """Return how many runs collapsed, and how many more may."""
     of = figures.collapses
     assert of is not None
     share = f"{100 * max(of.bound, of.bound_of_baseline):.0f} % of runs may"
     if not of.method and not of.baseline:
-        return f"with {_count(of.of, 'seed')} none collapsed: up to {share}"
-    return f"{of.method} of {of.of} runs of {name} and {of.baseline} of {question.baseline} collapsed: up to {share}"
+        noun = "seed" if hasattr(figures, "pairs") else "paired run"
+        return f"with {_count(of.of, noun)} none collapsed: up to {share}"
+    counts = f"{of.method} of {of.of} runs of {name} and {of.baseline} of {question.baseline}"
+    return f"{counts} collapsed or learned nothing: up to {share}"
 
 
 def _seeds_to_settle(more_seeds: int | None, figures: Figures) -> str:
     if more_seeds is None and figures.population:
-        return "More seeds alone would not settle it: more test examples would."
+        assert figures.items is not None
+        more = "more splits (--repeats)" if "selection" in figures.items.source else "more test examples"
+        return f"More seeds alone would not settle it: {more} would."
     if more_seeds is None:
         return "No realistic number of seeds would settle it."
     return f"About {more_seeds} more seed{'s' * (more_seeds > 1)} would settle it."
@@ -234,7 +252,9 @@ def _ranges(interval: str, figures: Figures | TaskFigures) -> str:
     assert figures.widest is not None
     if figures.widest == figures.interval:
         return f"{interval} {_range(figures.interval)}"
-    return f"{interval} over seeds {_range(figures.interval)}, over seeds and test examples {_range(figures.widest)}"
+    items = getattr(figures, "items", None)
+    both = f"over seeds{',' if ' and ' in items.source else ' and'} {items.source}" if items else "over all"
+    return f"{interval} over seeds {_range(figures.interval)}, {both} {_range(figures.widest)}"
 
 
 def _range(interval: Interval) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from scipy import special
+
 from ...utils.dataclass_json import to_json
 from .paired import (
     Interval,
@@ -26,7 +28,16 @@ from .paired import (
     seeds_to_detect,
     sign_flip_test,
 )
-from .rules import MOST_COLLAPSED, Collapses, Estimate, Items, collapsed_seeds, count_collapses, estimate_of
+from .rules import (
+    MOST_COLLAPSED,
+    Collapses,
+    Estimate,
+    Items,
+    bound_confidence,
+    collapsed_seeds,
+    count_collapses,
+    estimate_of,
+)
 from .sentences import explain, explain_early_stop, explain_too_few
 from .sequential import SequentialDesign
 
@@ -91,6 +102,7 @@ class Figures:
         failed: Number of seeds left out because a run failed.
         unpaired: Number of seeds left out because only one of the two has run.
         population: The interval for other seeds and other test examples. None if predictions are not known.
+        items: The noise of the test examples, and of the selection of settings. None if predictions are not known.
         collapses: Collapsed runs of method and baseline. None for an outcome that no collapse changes.
         does_not_hurt: Whether the method is shown not to be worse by delta: the whole widest interval is better than
             -delta, and the share of runs that collapse is bounded. None without an interval.
@@ -109,6 +121,7 @@ class Figures:
     failed: int
     unpaired: int
     population: Interval | None = field(default=None, kw_only=True)
+    items: Items | None = field(default=None, kw_only=True)
     collapses: Collapses | None = field(default=None, kw_only=True)
     does_not_hurt: bool | None = field(default=None, kw_only=True)
 
@@ -127,12 +140,14 @@ class Comparison(Figures):
         sentence: The verdict and its reasons in words.
         seeds_needed: Approximate number of further seeds that would settle it. None if it is decided, or no realistic
             number would.
+        withheld: The verdict that the interval alone would give, where too many runs may collapse.
         decided_after: In a study that runs until it is decided, the number of pairs at the first look with a verdict.
     """
 
     verdict: Verdict
     sentence: str
     seeds_needed: int | None
+    withheld: Verdict | None = field(default=None, kw_only=True)
     decided_after: int | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,7 +220,7 @@ def judge_family(
     second = question.rules == "second"
     pairs = {name: make_pairs(values, baseline, resolution) for name, values in methods.items()}
     collapses = {
-        name: _collapses(values, baseline, name, question, pairs[name].resolution, collapsed)
+        name: _collapses(values, baseline, name, question, pairs[name].resolution, collapsed, design)
         if second and question.can_collapse
         else None
         for name, values in methods.items()
@@ -286,7 +301,9 @@ def _with_first(name: str, last: Comparison, first: Comparison | None, question:
     if has_turned or (last.collapses and last.collapses.withholds(verdict)):
         return last
     sentence = explain_early_stop(name, question, last, verdict, first.pairs)
-    return replace(last, verdict=verdict, sentence=sentence, seeds_needed=None, decided_after=first.pairs)
+    return replace(
+        last, verdict=verdict, sentence=sentence, seeds_needed=None, withheld=None, decided_after=first.pairs
+    )
 
 
 def is_decided(verdict: str) -> bool:
@@ -295,14 +312,21 @@ def is_decided(verdict: str) -> bool:
 
 
 def _collapses(
-    values: Values, baseline: Values, name: str, question: Question, resolution: float, collapsed: Collapsed | None
+    values: Values,
+    baseline: Values,
+    name: str,
+    question: Question,
+    resolution: float,
+    collapsed: Collapsed | None,
+    design: SequentialDesign | None,
 ) -> Collapses:
     if collapsed is None:
         greater = question.greater_is_better
         of_method, of_baseline = (collapsed_seeds(of, baseline, greater, resolution) for of in (values, baseline))
     else:
         of_method, of_baseline = (set(collapsed.get(of, ())) for of in (name, question.baseline))
-    return count_collapses(values, baseline, of_method, of_baseline)
+    confidence = bound_confidence(None if design is None else design.max_seeds)
+    return count_collapses(values, baseline, of_method, of_baseline, confidence)
 
 
 def _figures(
@@ -333,6 +357,7 @@ def _figures(
         failed=pairs.failed,
         unpaired=pairs.unpaired,
         population=None if estimate is None or estimate.items is None else bounds,
+        items=None if estimate is None else estimate.items,
         collapses=collapses,
         does_not_hurt=None if bounds is None else _is_harmless(bounds, collapses, question),
     )
@@ -382,7 +407,7 @@ def _judge_pairs(
     elif verdict == "undecided":
         needed = _more_seeds(estimate, collapses, n, question, alpha / methods)
     sentence = explain(name, question, figures, verdict, needed, methods, design, withheld)
-    return Comparison(**vars(figures), verdict=verdict, sentence=sentence, seeds_needed=needed)
+    return Comparison(**vars(figures), verdict=verdict, sentence=sentence, seeds_needed=needed, withheld=withheld)
 
 
 def verdict_of(difference: float, p: float, p_equivalence: float, question: Question) -> Verdict:
@@ -409,13 +434,15 @@ def _more_seeds(
 
     More seeds do not make the noise of the test examples smaller, so they must show what it leaves.
     """
-    deviation, reach = estimate.error * math.sqrt(pairs), estimate.item_reach(alpha)
-    shows_difference = abs(estimate.mean) >= question.delta
+    reach, shows_difference = estimate.item_reach(alpha), abs(estimate.mean) >= question.delta
     distance = abs(estimate.mean) if shows_difference else question.delta
-    if distance <= reach:
+    more = 0 if shows_difference or collapses is None else collapses.more_seeds()
+    if distance <= reach or more is None:
         return None
+    low, high = estimate.over_seeds(alpha)  # skewed differences need as many seeds as a larger deviation would
+    toward = estimate.mean - low if estimate.mean > 0 else high - estimate.mean
+    wide = toward if shows_difference else max(estimate.mean - low, high - estimate.mean)
+    deviation = wide * math.sqrt(pairs) / -float(special.stdtrit(pairs - 1, alpha / 2))
     distance = math.sqrt(distance**2 - reach**2)
     needed = (seeds_to_detect if shows_difference else seeds_for_equivalence)(distance, deviation, alpha=alpha)
-    if needed is None:
-        return None
-    return max(1, needed - pairs, 0 if shows_difference or collapses is None else collapses.more_seeds())
+    return None if needed is None else max(1, needed - pairs, more)

@@ -113,7 +113,9 @@ def make_plan(
             for name in names
         ],
         "rules": {
-            "test": "paired t interval over the seeds; at least 5 pairs", "correction": correction,
+            "test": "paired t interval over seeds and test examples, corrected for skewness; at least 5 pairs",
+            "correction": correction,
+            "collapse": "no difference, and helps where more runs of the method collapsed, need at most 10 % collapses",
             "failures": "a failed run leaves its seed out of the pair, and is counted",
         },
         **{name: value for name, value in design.to_dict().items() if name in _DESIGN},

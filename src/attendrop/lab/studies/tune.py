@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import socket
 import statistics
 from collections import deque
@@ -188,14 +189,20 @@ class Tuner:
         return self.config.final_specs(setting.method, setting.trial.params, role)
 
     def best(self, method: str) -> Any | None:
-        """Return the trial with the best score; of equal ones the first."""
-        return max(self.searches[method].finished(), key=lambda trial: (trial.value, -trial.number), default=None)
+        """Return the trial with the best score; of equal ones that with the smallest loss."""
+        return max(self.searches[method].finished(), key=self._rank, default=None)
 
     def median_random(self, method: str) -> Any | None:
         """Of the trials whose setting was drawn at random, the one with the median score."""
         drawn = [trial for trial in self.searches[method].finished() if trial.number < self.random_trials[method]]
-        ranked = sorted(drawn, key=lambda trial: (trial.value, -trial.number))
+        ranked = sorted(drawn, key=self._rank)
         return ranked[(len(ranked) - 1) // 2] if ranked else None
+
+    def _rank(self, trial: Any) -> tuple[float, float, float]:
+        """Return the score, then the loss, then a lot: what comes first in the order of trials is no reason."""
+        losses = trial.user_attrs.get("losses")
+        lot = random.Random(f"{self.config.seed}/{trial.number}").random()
+        return round(trial.value, 9), -statistics.fmean(losses) if losses else -math.inf, lot
 
     # ---- finished runs -----------------------------------------------------------------------------------------
 
@@ -294,6 +301,8 @@ class Tuner:
             "seeds": [spec.seed for spec in running.specs],
             "runs": [spec.id for spec in running.specs],
             "scores": [_score(r) for r in finished.values()],
+            "losses": [loss for r in finished.values() if (loss := r.score("validation", "loss")) is not None],
+            "useless": record.score("validation", "majority"),
             "versions": record.versions,
             "device": record.device or None,
             "protocol": PAPER_LABEL if self.config.is_paper else "honest",

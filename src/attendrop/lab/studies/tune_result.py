@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...utils.files import write_whole
 from ..records import (
@@ -19,12 +22,12 @@ from ..records import (
     TuningResult,
 )
 from ..report.page.words import PAPER_LABEL
-from ..statistics.tuning_curves import tuning_curve
+from ..statistics.tuning_curves import expected_best, tuning_curve
 from .design import PLAIN
 from .search_space import Range, rounded
 from .tune import Setting, Tuner
 
-_STORED_WITH_TRIALS = ("scores", "settings", "seeds", "runs", "versions", "device", "error")
+_STORED_WITH_TRIALS = ("scores", "losses", "settings", "seeds", "runs", "versions", "device", "error")
 
 
 def summarize(tuner: Tuner) -> TuningResult:
@@ -97,26 +100,43 @@ def _dev(tuner: Tuner, setting: Setting) -> DevelopmentResult:
 
 
 def _curves(tuner: Tuner) -> list[MethodCurve]:
-    """Return the expected best score after k random trials, for each method that has any."""
+    """Return the best score after k trials, for each method that has any.
+
+    Only random points are independent draws, for which there is a band. Of a grid, k points are drawn without
+    replacement. The points of QMC and TPE depend on those before, so that their curve is that of the one search.
+    """
     curves = []
     for method in tuner.searches:
-        scores = _random_scores(tuner, method)
-        if scores:
-            curve = tuning_curve(scores, bool(tuner.greater_is_better), _support(scores))
+        scores = _scores_in_order(tuner, method)
+        if all(score is None for score in scores):
+            continue
+        values = [_worst(tuner, method) if score is None else score for score in scores]
+        greater, k = bool(tuner.greater_is_better), [*range(1, len(values) + 1)]
+        sign = 1 if greater else -1
+        if tuner.config.sampler == "random":
+            curve = tuning_curve(values, greater, _support(values))
             curves.append(MethodCurve(method=method, **curve.to_dict()))
+        elif tuner.config.sampler == "grid":
+            best = [sign * value for value in expected_best(np.array([sign * value for value in values])).tolist()]
+            curves.append(MethodCurve(method=method, k=k, expected_best=best, kind="grid"))
+        else:
+            best = [sign * value for value in itertools.accumulate((sign * value for value in values), max)]
+            curves.append(MethodCurve(method=method, k=k, expected_best=best, kind="search"))
     return curves
 
 
-def _random_scores(tuner: Tuner, method: str) -> list[float]:
-    """Return the scores of the trials whose settings were drawn at random.
+def _scores_in_order(tuner: Tuner, method: str) -> list[float | None]:
+    """Return the score of each trial that has ended; None for one that failed, or that was stopped early."""
+    ended = [trial for trial in tuner.searches[method].all() if trial.state.is_finished()]
+    return [tuner.shown_score(trial) if trial.state.name == "COMPLETE" else None for trial in ended]
 
-    A failed trial has the worst score of all.
-    """
-    drawn = tuner.searches[method].all()[: tuner.random_trials[method]]
-    scores = [score for trial in drawn if (score := tuner.shown_score(trial)) is not None]
-    failed = sum(trial.state.name == "FAIL" for trial in drawn)
-    worst = min if tuner.greater_is_better else max
-    return [*scores, *[worst(scores)] * failed] if scores else []
+
+def _worst(tuner: Tuner, method: str) -> float:
+    """Return the score of a failed trial: that of the most frequent answer, or the worst of all if that is worse."""
+    trials = tuner.searches[method].all()
+    known = [score for score in _scores_in_order(tuner, method) if score is not None]
+    useless = [value for trial in trials if (value := trial.user_attrs.get("useless")) is not None]
+    return (min if tuner.greater_is_better else max)([*known, *useless])
 
 
 def _support(scores: Sequence[float]) -> tuple[float, float]:

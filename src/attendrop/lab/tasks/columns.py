@@ -286,7 +286,7 @@ def _guess_of_two(table: Table) -> tuple[str, str] | None:
 def _guess_label(table: Table, texts: Sequence[str]) -> str:
     """Return the label column, which is none of the `texts` that are already known."""
     free = [name for name in table.columns if name not in texts]
-    candidates = _with_usual_name(table, LABEL_NAMES, free)
+    candidates = [table.label] if table.label in free else _with_usual_name(table, LABEL_NAMES, free)
     if len(candidates) == 1 or (candidates and candidates[0].lower() == "label"):
         return candidates[0]
     if not candidates and texts and len(free) == 1:
@@ -320,6 +320,7 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     free = [name for name in table.columns if name != label]
     pairs = [pair for names in PAIR_NAMES if len(pair := tuple(_with_usual_name(table, names, free))) == 2]
     singles = [name for name in _with_usual_name(table, TEXT_NAMES, free) if not any(name in pair for pair in pairs)]
+    singles = [name for name in singles if len(free) == 1 or not _is_mostly_empty(table.columns[name])]
     if len(pairs) == 1 and not singles:
         return pairs[0]
     if len(singles) == 1 and not pairs:
@@ -332,6 +333,10 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     if flags := _text_flags({name: table.columns[name] for name in free}):
         hint = f"{hint}, perhaps{flags}"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
+
+
+def _is_mostly_empty(values: Sequence[Any]) -> bool:
+    return 2 * sum(map(is_missing, values)) > len(values)
 
 
 def _text_flags(columns: Mapping[str, Sequence[Any]]) -> str:

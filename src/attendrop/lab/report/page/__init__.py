@@ -5,7 +5,8 @@ All of them are made from one `Analysis` (`attendrop.lab.studies.analysis.analys
 
 from ..analysis import Analysis, checked_analysis
 from .document import render_page
-from .files import write_report, write_table
+from .files import write_figure, write_report, write_table
+from .forest import plot_differences
 from .latex import latex_table, markdown_results
 from .markdown import card_section, render_markdown
 from .tables import comparisons_csv, runs_csv
@@ -19,9 +20,11 @@ __all__ = [
     "headline",
     "latex_table",
     "markdown_results",
+    "plot_differences",
     "render_markdown",
     "render_page",
     "runs_csv",
+    "write_figure",
     "write_report",
     "write_table",
 ]

@@ -10,6 +10,7 @@ from ....utils.files import write_whole
 from ..analysis import Analysis, checked_analysis
 from .document import MARK as HTML_MARK
 from .document import render_page
+from .forest import PDF_MARK, plot_differences
 from .latex import LATEX_MARK, latex_table, markdown_results
 from .latex import MARKDOWN_MARK as MARKDOWN_TABLE_MARK
 from .markdown import MARK as MARKDOWN_MARK
@@ -47,6 +48,19 @@ def write_table(analysis: Analysis, folder: str | Path, kind: str) -> Path:
     return path
 
 
+def write_figure(analysis: Analysis, folder: str | Path) -> Path:
+    """Write the differences on the score as a figure for a paper, `results.pdf`, and return its path.
+
+    Args:
+        analysis: The analysis of a study.
+        folder: The folder to write to.
+    """
+    path = Path(folder, "results.pdf")
+    _check_own(path, PDF_MARK)
+    plot_differences(analysis, path)
+    return path
+
+
 def write_report(analysis: Analysis, folder: str | Path) -> Path:
     """Write `report.html`, `report.md`, `report.csv` and `comparisons.csv`, and return the path of the page.
 
@@ -77,7 +91,7 @@ def _check_own(path: Path, mark: str) -> None:
         return
     if path.is_file():
         with path.open("rb") as file:
-            if mark.encode() in file.read(2000):
+            if mark.encode() in (file.read() if path.suffix == ".pdf" else file.read(2000)):
                 return
     raise UserError(
         f"{str(path)!r} exists and was not written by `attendrop report`; move it away, or choose another folder with "

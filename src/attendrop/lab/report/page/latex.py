@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...statistics.verdict import Comparison
 from ...tasks.outcomes import SCORE
 from .._markdown import markdown_text
-from ..analysis import Analysis, checked_analysis
+from ..analysis import Analysis, Cell, checked_analysis
 from .words import cells_of, interval, labels_of, mean_value, p_value, settings_of_cells, verdict_word
 from .words import difference as difference_of
 
@@ -66,7 +67,7 @@ def _rows(analysis: Analysis) -> list[list[str]]:
                 row += ["", "", "", seeds, "baseline"]
             else:
                 row += [
-                    difference_of(SCORE.name, comparison.difference), interval(SCORE.name, comparison.interval),
+                    difference_of(SCORE.name, comparison.difference), interval(SCORE.name, comparison.widest),
                     p_value(comparison.p_adjusted), comparison.pairs, verdict_word(SCORE.name, comparison.verdict),
                 ]  # fmt: skip
             rows.append([str(value) for value in row])
@@ -77,13 +78,19 @@ def _rows(analysis: Analysis) -> list[list[str]]:
 def _caption(analysis: Analysis) -> str:
     delta = analysis.delta.get(SCORE.name)
     threshold = f"; differences within ±{delta:g} do not matter" if delta else ""
+    widest = any(of.population for cell in analysis.cells if (of := _score_of(cell)))
+    over = "intervals over seeds and test examples" if widest else "intervals over seeds"
     scored = f"; scored: {analysis.scored}" if analysis.scored else ""
     plan = f" {analysis.plan[0]}" + "".join(f" {text}." for text in analysis.plan[1:]) if analysis.plan else ""
     return (
         f"{SCORE.title(analysis.metric).capitalize()} of {analysis.title}. Differences are paired by seed, "
-        f"against {labels_of(analysis)[analysis.baseline]}; {100 * analysis.confidence:g} % intervals, p adjusted for "
+        f"against {labels_of(analysis)[analysis.baseline]}; {100 * analysis.confidence:g} % {over}, p adjusted for "
         f"the number of methods{threshold}{scored}.{plan}"
     )
+
+
+def _score_of(cell: Cell) -> Comparison | None:
+    return result.comparison if (result := cell.outcomes.get(SCORE.name)) else None
 
 
 def _latex(text: str) -> str:

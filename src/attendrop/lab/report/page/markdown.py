@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...tasks.outcomes import SCORE, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, SCORE, compared_outcomes
 from .._markdown import markdown_code, markdown_text
 from ..analysis import Analysis, checked_analysis
 from .words import (
     PAPER_LABEL,
+    SHRUNK_TITLE,
     VERDICT_SIGNS,
     Setting,
     Verdicts,
@@ -28,7 +29,9 @@ from .words import (
     outcome_name,
     p_value,
     protocol_label,
+    remarks,
     settings_of_cells,
+    shrunk_tasks,
     summary_title,
     verdict_word,
 )
@@ -52,7 +55,10 @@ def render_markdown(analysis: Analysis) -> str:
         parts.append("\n".join(f"> {'- ' * (i > 0)}{markdown_text(text)}" for i, text in enumerate(analysis.plan)))
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
-        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
+        on_score = (markdown_text(of.sentence) for of in analysis.summary if OUTCOMES[of.outcome].is_score)
+        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}\n\n{_bullets(on_score)}")
+    if shrunk := shrunk_tasks(analysis):
+        parts.append(f"### {SHRUNK_TITLE}\n\n{_table(('method', 'task', 'difference', 'interval'), shrunk)}")
     parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
     if analysis.failures:
         parts.append("## Failed runs\n\n" + _failures(analysis))
@@ -103,10 +109,10 @@ def _verdict_table(analysis: Analysis, setting: Setting) -> str:
         for outcome in compared_outcomes():
             if result := cell.outcomes.get(outcome.name):
                 comparison = result.comparison
-                values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "")
+                values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "", "")
                 mean = mean_value(outcome.name, result.mean)
                 rows.append((labels_of(analysis)[name], outcome.title(analysis.metric), mean, *values))
-    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p"), rows)
+    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p", "also"), rows)
 
 
 def _summary_table(analysis: Analysis) -> str:
@@ -114,16 +120,17 @@ def _summary_table(analysis: Analysis) -> str:
     for entry in analysis.summary:
         label = labels_of(analysis).get(entry.method, entry.method)
         rows.append((label, outcome_name(entry.outcome, analysis.metric), *_comparison(entry.outcome, entry)))
-    return _table(("method", "outcome", "verdict", "difference", "interval", "p"), rows)
+    return _table(("method", "outcome", "verdict", "difference", "interval", "p", "also"), rows)
 
 
-def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str]:
+def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str, str]:
     verdict = comparison.verdict
     return (
         f"{VERDICT_SIGNS.get(verdict, '')} {verdict_word(outcome, verdict)}".strip(),
         difference(outcome, comparison.difference),
-        interval(outcome, comparison.interval),
+        interval(outcome, comparison.widest),
         p_value(comparison.p_adjusted),
+        "; ".join(remarks(outcome, comparison)),
     )
 
 
@@ -149,7 +156,10 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return a table, without a last column that is empty."""
+    if rows and not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(markdown_text(value) for value in row)} |" for row in rows]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ RUN_COLUMNS = ("id", "method", "task", "size", "seed", "status", "seconds", "par
 COMPARISON_COLUMNS = (
     "method", "task", "size", "part", "outcome", "pairs", "mean", "baseline_mean", "difference", "low", "high", "p",
     "p_adjusted", "probability_of_improvement", "verdict", "minimum_detectable_effect", "seeds_needed", "protocol",
-    "sentence",
+    "sentence", "low_with_examples", "high_with_examples",
 )  # fmt: skip
 
 
@@ -56,9 +56,11 @@ def comparisons_csv(analysis: Analysis) -> str:
         for outcome, result in cell.outcomes.items():
             if result.comparison:
                 low, high = result.comparison.interval or (None, None)
+                wide = result.comparison.population or (None, None)
                 known = {
                     **vars(cell), **vars(result.comparison), "outcome": outcome, "mean": result.mean, "low": low,
-                    "high": high, "baseline_mean": baseline[outcome].mean if outcome in baseline else None,
+                    "high": high, "low_with_examples": wide[0], "high_with_examples": wide[1],
+                    "baseline_mean": baseline[outcome].mean if outcome in baseline else None,
                     "protocol": analysis.protocol,
                 }  # fmt: skip
                 rows.append([known.get(column) for column in COMPARISON_COLUMNS])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from html import escape
 
+from ...statistics.over_tasks import TaskSummary
 from ...statistics.verdict import Comparison
 from ...tasks.outcomes import OUTCOMES, SCORE, compared_outcomes
 from ..analysis import Analysis, Ensemble
 from .words import (
+    SHRUNK_TITLE,
     VERDICT_SIGNS,
     Verdicts,
     amount_of_data,
@@ -23,7 +25,9 @@ from .words import (
     number,
     outcome_name,
     p_value,
+    remarks,
     settings_of_cells,
+    shrunk_tasks,
     summary_title,
     verdict_word,
 )
@@ -32,6 +36,7 @@ from .words import (
 _WIDTH, _HEIGHT = 200, 26
 Entry = tuple[float | None, Verdicts | None]  # mean of an outcome, and its comparison
 Entries = Mapping[str, Mapping[str, Entry]]  # method -> outcome -> entry
+_SYMMETRIC = 20  # seeds, from which on error rates hold where differences are skewed
 _MANY = 12  # rows of a table, from which on it scrolls
 
 
@@ -62,7 +67,15 @@ def _summary_block(analysis: Analysis) -> str:
     results: dict[str, dict[str, Entry]] = {analysis.baseline: {}}
     for entry in analysis.summary:
         results.setdefault(entry.method, {})[entry.outcome] = None, entry
-    return _block(analysis, summary_title(analysis), results, 'class="summary-block"')
+    return _block(analysis, summary_title(analysis), results, 'class="summary-block"', more=_shrunk(analysis))
+
+
+def _shrunk(analysis: Analysis) -> str:
+    """Return the score on each task, shrunk towards the mean, in a collapsed section; empty for few tasks."""
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in shrunk_tasks(analysis))
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("Method", "Task", "Difference", "Interval"))
+    table = f'<table class="data"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f"<details><summary>{SHRUNK_TITLE}</summary>{table}</details>" if rows else ""
 
 
 def _block(
@@ -71,6 +84,7 @@ def _block(
     results: Entries,
     attributes: str,
     ensembles: Mapping[str, Ensemble] | None = None,
+    more: str = "",
 ) -> str:
     outcomes = [of.name for of in compared_outcomes() if any(of.name in result for result in results.values())]
     labels, baseline, metric = labels_of(analysis), analysis.baseline, analysis.metric
@@ -94,7 +108,7 @@ def _block(
     if len(rows) > _MANY:
         table = f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(title)}">{table}</div>'
     sentences = "".join(_sentences(analysis, results, outcomes, ensembles or {}))
-    return f"<section {attributes}><h3>{escape(title)}</h3>{table}{_key(analysis, results)}{sentences}</section>"
+    return f"<section {attributes}><h3>{escape(title)}</h3>{table}{_key(analysis, results)}{sentences}{more}</section>"
 
 
 def _ensemble_row(analysis: Analysis, ensemble: Ensemble, label: str, outcomes: list[str]) -> str:
@@ -126,12 +140,13 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
     p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.p)}"
     if comparison.p is None and adjusted is None:
         p = ""
+    others = "".join(f' <span class="ci also">{escape(text)}</span>' for text in remarks(outcome, comparison))
     forest = _forest(analysis, comparison, label, domain) if OUTCOMES[outcome].is_score else ""
     return (
         f'<td data-label="{name}" data-outcome="{outcome}"><span class="chip {css}"><span aria-hidden="true">'
         f"{VERDICT_SIGNS[verdict]}</span> {verdict_word(outcome, verdict)}</span>{forest}"
         f'<span class="numbers"><span class="diff">{difference(outcome, comparison.difference)}</span> '
-        f'<span class="ci">{interval(outcome, comparison.interval)}</span> <span class="p">{p}</span> {shown}'
+        f'<span class="ci">{interval(outcome, comparison.widest)}</span> <span class="p">{p}</span>{others} {shown}'
         "</span></td>"
     )
 
@@ -139,16 +154,16 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
 def _domain(analysis: Analysis, results: Entries) -> tuple[float, float]:
     """Return the range of score differences that the drawn intervals of one table share."""
     comparisons = [result[SCORE.name][1] for result in results.values() if SCORE.name in result]
-    bounds = [bound for of in comparisons if of for bound in of.interval or () if bound is not None]
+    bounds = [bound for of in comparisons if of for bound in of.widest or () if bound is not None]
     delta = analysis.delta.get(SCORE.name) or 0.0
     limit = max([abs(bound) for bound in bounds] + [1.5 * delta], default=0.0) or 1.0
     return -1.08 * limit, 1.08 * limit
 
 
 def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[float, float]) -> str:
-    """Draw the difference and its interval; the band in the middle is ±δ."""
-    bounds, middle = comparison.interval, comparison.difference
-    if not bounds or None in bounds or middle is None:
+    """Draw the difference, the interval of the verdict and that over seeds; the band in the middle is ±δ."""
+    bounds, middle, of_seeds = comparison.widest, comparison.difference, comparison.interval
+    if not bounds or not of_seeds or None in bounds or middle is None:
         return ""
 
     def x(value: float) -> str:
@@ -162,6 +177,7 @@ def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[
         f'<svg class="forest" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">{band}'
         f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{_HEIGHT}" class="zero"/>'
         f'<line x1="{x(bounds[0])}" x2="{x(bounds[1])}" y1="{y}" y2="{y}" class="whisker"/>'
+        f'<line x1="{x(of_seeds[0])}" x2="{x(of_seeds[1])}" y1="{y}" y2="{y}" class="whisker of-seeds"/>'
         f'<circle cx="{x(middle)}" cy="{y}" r="4.5" class="middle"/></svg>'
     )
 
@@ -173,6 +189,15 @@ def _key(analysis: Analysis, results: Entries) -> str:
         f"Differences are paired by seed, against {labels_of(analysis)[analysis.baseline]}. Brackets show the "
         f"{100 * analysis.confidence:.0f} % interval{'; Holm p corrects for the number of methods' if holm else ''}."
     ]
+    if any(isinstance(of, Comparison) and of.population for of in comparisons):
+        parts.append(
+            "It contains the noise of the seeds and of the test examples, and the verdict follows from it; the thick "
+            "line is over seeds alone, with the same examples."
+        )
+    if any(isinstance(of, TaskSummary) and of.new_task for of in comparisons):
+        parts.append("It is that of the mean over tasks; on one new task, differences vary more.")
+    if not analysis.sequential and any(isinstance(of, Comparison) and of.pairs < _SYMMETRIC for of in comparisons):
+        parts.append(f"With fewer than {_SYMMETRIC} seeds, error rates hold where the differences are about symmetric.")
     if limits := _too_small(analysis, results):
         parts.append(limits)
     if analysis.sequential:

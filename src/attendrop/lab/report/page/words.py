@@ -62,6 +62,39 @@ def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
     return f"[{difference(outcome, bounds[0])}, {difference(outcome, bounds[1])}]"
 
 
+def remarks(outcome: str, comparison: Verdicts) -> list[str]:
+    """Return what belongs to a verdict beside its interval, `widest`: the other intervals, and why it is withheld.
+
+    Args:
+        outcome: The name of the outcome.
+        comparison: The comparison.
+    """
+    parts = []
+    if comparison.interval and comparison.widest != comparison.interval:
+        parts.append(f"over seeds alone {interval(outcome, comparison.interval)}")
+    if isinstance(comparison, TaskSummary) and comparison.new_task:
+        parts.append(f"on one new task {interval(outcome, comparison.new_task)}")
+    if comparison.withheld and (of := comparison.collapses):
+        failed = f"{of.method} of {of.of} runs collapsed or learned nothing, and {of.baseline} of the baseline"
+        at_most = f"up to {100 * max(of.bound, of.bound_of_baseline):.0f} % of runs may collapse"
+        parts.append(f"no “{comparison.withheld}”: {failed if of.method or of.baseline else at_most}")
+    return parts
+
+
+def shrunk_tasks(analysis: Analysis) -> list[tuple[str, str, str, str]]:
+    """Return method, task, difference and interval of the score on each task, shrunk towards the mean of the tasks."""
+    labels, name = labels_of(analysis), SCORE.name
+    return [
+        (labels.get(of.method, of.method), task, difference(name, middle), interval(name, (low, high)))
+        for of in analysis.summary
+        if of.outcome == name
+        for task, (middle, low, high) in of.shrunk.items()
+    ]
+
+
+SHRUNK_TITLE = "Each task, shrunk towards the mean of all"
+
+
 def p_value(value: Any) -> str:
     """Return a p value with three decimals, or `< 0.001`."""
     if not isinstance(value, int | float):

@@ -24,6 +24,7 @@ from ...report.analysis import (
     Run,
     Sequential,
 )
+from ...statistics.rules import Collapses, Items
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
 from ...tasks.outcomes import OUTCOMES, SCORE, all_deltas, compared_outcomes
@@ -48,14 +49,17 @@ def analyse(folder: str | Path) -> Analysis:
     study = read_configuration(folder)
     if not study.methods:
         raise damaged(Path(folder, STUDY_FILE), "'methods' is missing or empty", "copy it again, or repeat the study")
-    analysis = analyse_records(list(read_records(folder).values()), study, folder)
-    if (tuning := Path(folder, TUNING_FILE)).is_file():
-        analysis.tuning = TuningResult.read(tuning, "rerun the command of the study")
-    return analysis
+    tuning = None
+    if (path := Path(folder, TUNING_FILE)).is_file():
+        tuning = TuningResult.read(path, "rerun the command of the study")
+    return analyse_records(list(read_records(folder).values()), study, folder, tuning)
 
 
 def analyse_records(
-    records: Sequence[StudyRecord], study: StudyConfiguration, folder: str | Path | None = None
+    records: Sequence[StudyRecord],
+    study: StudyConfiguration,
+    folder: str | Path | None = None,
+    tuning: TuningResult | None = None,
 ) -> Analysis:
     """Compare the methods of a study and collect the content of its report.
 
@@ -63,6 +67,7 @@ def analyse_records(
         records: The records of its runs.
         study: Its configuration, with at least the methods, of which the first is the baseline.
         folder: The folder of the study, which has the predictions for ensembles; None = there are no ensembles.
+        tuning: The result of the search, of `attendrop tune`.
     """
     order = {name: place for place, name in enumerate(study.methods)}
     scored = sorted(
@@ -74,6 +79,8 @@ def analyse_records(
     deltas, confidence = all_deltas(study.delta), study.confidence
     looks, read = looks_of(study.max_seeds, study.first_look), reader_of(folder)
     groups = group_records([record for record in scored if record.method in methods], methods)
+    for group in groups:
+        group.selection = selection_of(tuning)
     cells = [
         cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks, read)
     ]
@@ -113,11 +120,39 @@ def analyse_records(
         agreement=[of for group in groups for method in methods if (of := agreement_of(group, method)) is not None],
         disagreements=[row for group in groups if group.finished for row in disagreements_of(group)],
         explorer=next((record.explorer for record in scored if record.explorer), None),
+        tuning=tuning,
         failures=[_failure(record) for record in scored if record.has_failed],
-        notes=[*_notes(scored), *without],
+        notes=[*_notes(scored), *without, *_without_selection(tuning, groups)],
         plan=_plan(study, scored),
         scored=scored_of([record for record in scored if record.is_finished]),
     )
+
+
+def selection_of(tuning: TuningResult | None) -> dict[str, dict[str, Items]]:
+    """Return outcome -> method -> the noise of the selection of its settings; empty without a search.
+
+    Args:
+        tuning: The result of the search.
+    """
+    from ...statistics.selection import noise_of_selection
+
+    known: dict[str, dict[str, Items]] = {}
+    for method in tuning.chosen if tuning else ():
+        trials = [t for t in (tuning.trials if tuning else ()) if t.method == method and t.state == "finished"]
+        noise = noise_of_selection([trial.scores for trial in trials], bool(tuning and tuning.greater_is_better))
+        if noise is not None:
+            known.setdefault(SCORE.name, {})[method] = noise
+    return known
+
+
+def _without_selection(tuning: TuningResult | None, groups: Sequence[Group]) -> list[str]:
+    """Return the sentence that the intervals of a search lack the noise of its selection; empty if they have it."""
+    if tuning is None or not tuning.chosen or any(group.selection for group in groups):
+        return []
+    return [
+        "The intervals are about the chosen settings alone: with one split for each trial, nothing is known about what "
+        "another search would have chosen (--repeats 2 or more)."
+    ]
 
 
 def _cells(
@@ -207,7 +242,10 @@ def _ensembles(
 def _summary(
     cells: Sequence[Cell], baseline: str, confidence: float, deltas: Mapping[str, float], greater_is_better: bool
 ) -> list[MethodSummary]:
-    """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them."""
+    """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them.
+
+    The amounts of data of a task are averaged seed by seed: they are no other tasks.
+    """
     from ...statistics.over_tasks import summarize_tasks
 
     validation = {
@@ -221,10 +259,26 @@ def _summary(
     rows = []
     for outcome in compared_outcomes():
         differences: dict[str, dict[str, Any]] = {}
-        for (method, task, size), results in validation.items():
-            if method != baseline and outcome.name in results:
-                other = validation[baseline, task, size][outcome.name]
-                differences.setdefault(method, {})[f"{task} {size}"] = _differences(results[outcome.name], other)
+        items: dict[str, dict[str, float]] = {}
+        collapses: dict[str, Collapses] = {}
+        for task in dict.fromkeys(task for task, _ in places):
+            sizes = [size for of, size in places if of == task]
+            for method in dict.fromkeys(method for method, of, _ in validation if of == task and method != baseline):
+                pairs = [
+                    (validation[method, task, size][outcome.name], validation[baseline, task, size][outcome.name])
+                    for size in sizes
+                    if outcome.name in validation.get((method, task, size), {})
+                ]
+                if not pairs:
+                    continue
+                differences.setdefault(method, {})[task] = _mean_differences(pairs)
+                compared = [of.comparison for of, _ in pairs if of.comparison]
+                # The sizes of a task share their test examples, so that errors do not average out.
+                errors = [of.items.error for of in compared if of.items]
+                items.setdefault(method, {})[task] = float(np.mean(errors)) if errors else 0.0
+                for of in compared:
+                    if of.collapses:
+                        collapses[method] = of.collapses.plus(collapses.get(method))
         question = Question(
             delta=deltas[outcome.name],
             greater_is_better=outcome.is_better_if_greater(greater_is_better),
@@ -232,14 +286,18 @@ def _summary(
             outcome=outcome.phrase or outcome.label,
             baseline=baseline,
         )
-        for method, summary in summarize_tasks(differences, question).items():
-            rows.append(MethodSummary(**vars(summary), method=method, outcome=outcome.name))
+        summaries = summarize_tasks(differences, question, item_errors=items, collapses=collapses)
+        rows += [MethodSummary(**vars(of), method=method, outcome=outcome.name) for method, of in summaries.items()]
     return rows
 
 
-def _differences(one: Result, other: Result) -> npt.NDArray[np.float64]:
-    pairs = [(value, other.values.get(seed)) for seed, value in one.values.items()]
-    return np.array([a - b for a, b in pairs if a is not None and b is not None], float)
+def _mean_differences(pairs: Sequence[tuple[Result, Result]]) -> npt.NDArray[np.float64]:
+    """Return the difference of each seed, its mean over the amounts of data; seeds that lack one are left out."""
+    rows = []
+    for seed in pairs[0][0].values:
+        both = [(one.values.get(seed), other.values.get(seed)) for one, other in pairs]
+        rows.append([a - b for a, b in both if a is not None and b is not None])
+    return np.array([np.mean(row) for row in rows if len(row) == len(pairs)], float)
 
 
 def heatmaps(cells: Sequence[Cell], methods: Sequence[str]) -> list[Heatmap]:
@@ -275,7 +333,7 @@ def _difference(result: Result | None) -> float | None:
 
 
 def _title(study: StudyConfiguration, example: StudyRecord | None) -> str:
-    tasks = study.tasks or [example.task if example else ""]
+    tasks = study.tasks or list(study.data) or [example.task if example else ""]
     model = _model_name(example)
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...evaluation.outputs import Outputs
 from ...records import StudyRecord
+from ...statistics.rules import Items
 
 Read = Callable[[StudyRecord], Mapping[str, Outputs]]  # a run -> outputs of its model, by part
 
@@ -19,11 +20,13 @@ class Group:
         task: The task.
         size: The amount of training data.
         runs: Method -> seed -> record.
+        selection: Outcome -> method -> the noise of the selection of its settings, in a search.
     """
 
     task: str
     size: str
     runs: dict[str, dict[int, StudyRecord]] = field(default_factory=dict)
+    selection: Mapping[str, Mapping[str, Items]] = field(default_factory=dict)
 
     @property
     def records(self) -> list[StudyRecord]:

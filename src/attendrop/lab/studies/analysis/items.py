@@ -29,7 +29,9 @@ _CLASSES = "classification"
 def items_of_group(
     group: Group, part: str, outcome: Outcome, baseline: str, read: Read | None = None
 ) -> dict[str, Items | None]:
-    """Return the noise of the test examples in the difference of each method; None where predictions are not known.
+    """Return the noise in the difference of each method that more seeds do not make smaller; None where none is known.
+
+    That is the noise of the test examples and, in a search, that of the selection of settings.
 
     Args:
         group: The runs.
@@ -38,6 +40,18 @@ def items_of_group(
         baseline: The baseline.
         read: Reads the outputs of a run, empty where they are not stored; None = only predictions in records are known.
     """
+    noise = _items_of_examples(group, part, outcome, baseline, read)
+    chosen = group.selection.get(outcome.name, {})
+    if part == "validation" and baseline in chosen:
+        for method in set(chosen) & set(group.runs) - {baseline}:
+            both = chosen[method].plus(chosen[baseline])
+            noise[method] = both if (known := noise.get(method)) is None else known.plus(both)
+    return noise
+
+
+def _items_of_examples(
+    group: Group, part: str, outcome: Outcome, baseline: str, read: Read | None
+) -> dict[str, Items | None]:
     if not scores_same_examples(group.finished):
         return {}
     values: dict[str, dict[int, Floats]] = {}

@@ -74,7 +74,12 @@ def without_verdicts(results: Mapping[str, Result], sentence: str) -> dict[str, 
             result,
             comparison=result.comparison
             and dataclasses.replace(
-                result.comparison, verdict="undecided", sentence=sentence, seeds_needed=None, does_not_hurt=None
+                result.comparison,
+                verdict="undecided",
+                sentence=sentence,
+                seeds_needed=None,
+                does_not_hurt=None,
+                withheld=None,
             ),
         )
         for method, result in results.items()

@@ -29,22 +29,23 @@ def _has_words(value: str) -> bool:
 
 
 def likely_texts(columns: Columns) -> list[str]:
-    """Return the columns that hold texts, those with the longest first."""
+    """Return the columns that hold texts, those with the longest first; without any, those with the most words."""
 
     def length(name: str) -> float:
         present = [len(value) for value in columns[name][:_LOOKED_AT] if isinstance(value, str)]
         return sum(present) / max(1, len(present))
 
     texts = [name for name, values in columns.items() if looks_like_text(values)]
-    texts = [name for name in texts if not _are_names(columns[name])] or texts
+    texts = [name for name in texts if not _are_names(columns[name])] or _most_different(columns)
     return sorted(texts, key=length, reverse=True)
 
 
 def _are_names(values: Sequence[Any]) -> bool:
     """Return whether short values repeat so often that they are names of classes of several words."""
     present = [str(value) for value in values if value is not None]
-    repeat = len(present) >= _FEW_ROWS and _MOST_REPEATED * len(set(present)) <= len(present)
-    return repeat and sum(map(len, present)) < _LONGEST_NAME * len(present)
+    times = len(present) / max(1, len(set(present)))
+    longest = _LONGEST_NAME if times < 4 * _MOST_REPEATED else 3 * _LONGEST_NAME
+    return len(present) >= _FEW_ROWS and times >= _MOST_REPEATED and sum(map(len, present)) < longest * len(present)
 
 
 def likely_text(columns: Columns) -> str | None:
@@ -56,12 +57,26 @@ def likely_text(columns: Columns) -> str | None:
     return texts[0] if first > 2 * second else None
 
 
+def _most_different(columns: Columns) -> list[str]:
+    """Return the columns of words with the most different values, in a table without longer texts."""
+    counts = {name: _distinct(values) for name, values in columns.items() if _are_words(values)}
+    return [name for name, count in counts.items() if 2 * count > max(counts.values())]
+
+
+def _are_words(values: Sequence[Any]) -> bool:
+    present = [value for value in values[:_LOOKED_AT] if value not in (None, "")]
+    letters = (isinstance(value, str) and 2 * sum(map(str.isalpha, value)) > len(value) for value in present)
+    return bool(present) and sum(letters) * 10 >= len(present) * 9
+
+
 def likely_label(columns: Columns, texts: Collection[str]) -> str | None:
     """Return the column beside the `texts` that is most like a label; None if none is.
 
     Its values repeat, unlike those of an id or a date; a usual name counts more than few different values.
     """
-    counts = {name: _distinct(values) for name, values in columns.items() if name not in texts}
+    counts = {
+        name: _distinct(values) for name, values in columns.items() if name not in texts and not _has_objects(values)
+    }
     rows = len(next(iter(columns.values()), ()))
     able = [name for name, count in counts.items() if count > 1 and (2 * count <= rows or rows < _FEW_ROWS)]
     bits = [name for name in able if all(str(value).strip() in ("0", "1") for value in columns[name])]
@@ -75,17 +90,21 @@ def _distinct(values: Sequence[Any]) -> int:
     return len({str(value) for value in values if value not in (None, "")})
 
 
+def _has_objects(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, dict) for value in values[:_LOOKED_AT])
+
+
 def _has_fractions(values: Sequence[Any]) -> bool:
     return any(re.fullmatch(r"-?[0-9]+\.[0-9]+", str(value).strip()) for value in values[:_LOOKED_AT])
 
 
 def suggested_names(columns: Columns) -> tuple[str, ...]:
     """Return names for the columns of a table without a header: `text`, `label`, and `column3` for others."""
-    texts = likely_texts(columns)
+    texts, text = likely_texts(columns), likely_text(columns)
     order = list(columns)
     names = dict(zip(sorted(texts[:2], key=order.index), ("text", "text_pair"), strict=False))
-    if len(texts) > 1 and likely_text(columns) is not None:
-        names = {texts[0]: "text"}
+    if text is not None:
+        names = {text: "text"}
     if (label := likely_label(columns, texts)) is not None:
         names[label] = "label"
     return tuple(names.get(name, f"column{number}") for number, name in enumerate(columns, 1))

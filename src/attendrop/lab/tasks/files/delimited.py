@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from ....errors import UserError
 from ....utils.limits import MOST_CELLS, check_shape
@@ -19,6 +20,7 @@ from .word_rows import sentences_of
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _LOOKED_AT = 50  # lines used to detect the separator
+_LEAST_ROWS = 30  # a sentence of CoNLL rarely has more words
 
 Row = tuple[int, list[str]]
 
@@ -28,8 +30,8 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
 
     A column without a name is left out: it is the row number that pandas saves, or the end of every line.
     """
-    header, remaining = source.header_and_rows(_counted(source, rows))
-    remaining = _without_orange_lines(source, remaining)
+    header, remaining = source.header_and_rows(_without_comments(source, _counted(source, rows)))
+    remaining, label = _without_orange_lines(source, header, remaining)
     columns: dict[str, list[str]] = {name: [] for name in header if name}
     lines, nameless = [], []
     for line, row in remaining:
@@ -48,7 +50,7 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
     if (sentences := sentences_of(source, columns, lines)) is not None:
         return sentences
     form = "tsv" if source.suffix == ".tsv" else "csv"
-    return source.table(dict(columns), lines, has_header=not source.options.columns, form=form)
+    return source.table(dict(columns), lines, has_header=not source.options.columns, form=form, label=label)
 
 
 def _counted(source: Source, rows: Iterable[Row]) -> list[Row]:
@@ -66,18 +68,33 @@ _ORANGE_TYPES = {"d", "discrete", "c", "continuous", "s", "string", "t", "time",
 _ORANGE_ROLE = re.compile(r"class|meta|ignore|[cim]|\w+=\w+")
 
 
-def _without_orange_lines(source: Source, rows: list[Row]) -> list[Row]:
-    """Return the rows without Orange's types and roles of columns, in the second and third line of its files."""
+def _without_orange_lines(source: Source, header: list[str], rows: list[Row]) -> tuple[list[Row], str | None]:
+    """Return the rows without Orange's types and roles, in the second and third line, and the column with the class."""
     if len(rows) < 2 or source.options.columns:
-        return rows
+        return rows, None
     (first, types), (second, roles) = rows[:2]
     if not any(types) or not all(word.strip().lower() in _ORANGE_TYPES for word in types):
-        return rows
+        return rows, None
     if not all(_ORANGE_ROLE.fullmatch(role) for field in roles for role in field.split()):
-        return rows
+        return rows, None
     text = f"lines {first} and {second} of {source.path} hold the types and roles of columns, as Orange writes them"
     source.findings.append(Finding(NOTE, f"{text}, and are no examples"))
-    return rows[2:]
+    classes = [name for name, role in zip(header, roles, strict=False) if {"class", "c"} & {*role.split()}]
+    return rows[2:], classes[0] if len(classes) == 1 else None
+
+
+def _without_comments(source: Source, rows: list[Row]) -> list[Row]:
+    """Return the rows without comments above the table; the last comment is the header if it has as many fields."""
+    widths = Counter(len(row) for _, row in rows[:1000])
+    width = widths.most_common(1)[0][0] if widths else 0
+    count = len(list(takewhile(lambda row: row[1][0].startswith("#"), rows)))
+    if width < 2 or not count or len(rows[0][1]) == width:
+        return rows
+    line, last = rows[count - 1]
+    kept = [(line, [last[0].lstrip("# "), *last[1:]]), *rows[count:]] if len(last) == width else rows[count:]
+    text = f"{source.path} begins with {plural(len(rows) - len(kept), 'line')} of comments, which are no examples"
+    source.findings.append(Finding(NOTE, text))
+    return kept
 
 
 @contextmanager
@@ -174,14 +191,30 @@ def table_separator(text: str) -> str | None:
     """Return the separator of a .txt file that is a table; None if it is none.
 
     In a table nearly all lines have the same number of fields, and some fields are texts of several words, which the
-    columns of a CoNLL file never are.
+    columns of a CoNLL file rarely are, or there are many lines with tabs and no empty line between sentences.
     """
     for sign in ("\t", ";", "|", ","):
         fields = [line.split(sign) for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
         has_texts = any(" " in value.strip() for row in fields for value in row)
         if has_texts and len(fields) > 1 and _share_alike(text, sign) >= 0.9:
-            return sign
-    return None
+            return None if sign == "\t" and _has_sentences(text) else sign
+    return "\t" if _has_rows_of_words(text) else None
+
+
+def _has_sentences(text: str) -> bool:
+    """Return whether empty lines divide lines of a word, or an expression of few words, and its tags."""
+    parts = [part.split("\n") for part in re.split(r"\n\s*\n", text[:100_000].strip())]
+    lines = [line.strip().split("\t") for part in parts for line in part]
+    has_tags = not any(" " in fields[-1] for fields in lines)
+    words = sum(len(fields[0].split()) for fields in lines)
+    return len(parts) > 1 and len(lines) >= 2 * len(parts) and has_tags and words < 3 * len(lines)
+
+
+def _has_rows_of_words(text: str) -> bool:
+    """Return whether a .txt file has a row of words and values in each line, and no sentences of them."""
+    lines = text.strip("\n").split("\n")
+    widths = {line.count("\t") for line in lines}
+    return len(lines) >= _LEAST_ROWS and len(widths) == 1 and min(widths) > 0
 
 
 def read_text_table(source: Source, text: str, separator: str) -> Table:

@@ -19,6 +19,7 @@ _KEY = "key"  # the column of the names in an object of objects
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing"}
 _HEADER = {"text", "sentence", "utterance", "question", "review", "label", "labels", "class", "category", "intent"}
 _TEXTS_OF_A_CLASS = ("utterances", "patterns", "examples", "samples", "phrases", "queries", "texts", "sentences")
+_MOST_PARTS = 50  # names of splits among more names are ordinary words
 _MANY = 10  # an object with so many times more names than each of its lists has values holds rows by name
 
 
@@ -196,7 +197,7 @@ def _table_of(source: Source, value: Any) -> Table:
         return _of_rows(source, _numbered([value["columns"], *value["data"]]), has_header=True)
     inner = list(value.values())
     parts = {name: of for name, of in value.items() if _names_split(name) and isinstance(of, (list, dict)) and of}
-    if parts and (len(parts) == len(value) or not _are_columns(value)):
+    if parts and (len(parts) == len(value) or not (_are_columns(value) or len(value) > _MOST_PARTS)):
         return _of_parts(source, parts)
     if inner and all(isinstance(of, dict) and not any(map(_holds_rows, of.values())) for of in inner):
         return _of_objects(source, value)
@@ -204,7 +205,16 @@ def _table_of(source: Source, value: Any) -> Table:
         return _of_records(source, [dict(zip(value, row, strict=True)) for row in zip(*inner, strict=True)])
     if all(isinstance(of, list) and 1 < len(of) == len(inner[0]) for of in inner) and _are_rows(inner):
         return _of_rows(source, _numbered([[name, *of] for name, of in value.items()]), has_header=False)
+    if (records := _snips_records(value)) is not None:
+        source.findings.append(Finding(NOTE, f"{source.path} has the utterances of intents, as Snips writes them"))
+        return _of_records(source, records)
     if len(value) > 1 and all(isinstance(of, list) and all(isinstance(text, str) for text in of) for of in inner):
+        distinct = len({text for of in inner for text in of})
+        if _MANY * distinct <= len(value):
+            names = plural(len(value), "name")
+            text = f"{source.path} has a list of labels for each of {names}, which are read as texts"
+            source.findings.append(Finding(NOTE, text))
+            return _of_records(source, [{"text": name, "labels": labels} for name, labels in value.items()])
         text = f"{source.path} has a list of texts for each of {plural(len(value), 'name')}, which are read as labels"
         source.findings.append(Finding(NOTE, text))
         return _of_records(source, [{"text": text, "label": name} for name, texts in value.items() for text in texts])
@@ -217,6 +227,19 @@ def _table_of(source: Source, value: Any) -> Table:
     tables = {name: of for name, of in value.items() if _holds_rows(of)}
     tables = tables or {name: of for name, of in value.items() if isinstance(of, dict) and len(of) > 1}
     return _of_parts(source, tables) if tables else _of_records(source, [value])
+
+
+def _snips_records(value: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the texts of `{"intents": {NAME: {"utterances": [{"data": [{"text": …}]}]}}}` with their intents."""
+    intents = value.get("intents")
+    try:
+        return [
+            {"text": "".join(part["text"] for part in utterance["data"]), "label": name}
+            for name, intent in intents.items()  # type: ignore[union-attr]
+            for utterance in intent["utterances"]
+        ] or None
+    except (AttributeError, KeyError, TypeError):
+        return None
 
 
 def _names_split(name: str) -> bool:

@@ -55,6 +55,7 @@ class Table:
         encoding: The encoding of a text file, so that a table that is made of it can have the same.
         separator: The delimiter of its columns; None for a format without one.
         form: The name of the format: `csv`, `tsv`, `jsonl`, `parquet` or `xlsx`; None for the others.
+        label: The column that the file itself declares as the label.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Table:
     separator: str | None = None
     form: str | None = None
     rows: list[int] | None = None
+    label: str | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))

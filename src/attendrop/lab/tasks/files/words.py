@@ -29,6 +29,8 @@ def read_conll(source: Source) -> Table:
 _BETWEEN = (r"[ \t]+", r"\t", r"\s+", r" *\|+ *", r" *; *", r" *, *")
 _IOB_END = re.compile(r"(?<=.)([^\w\s]+|_)(?:O|[BIESLUM]-\w\S*)$")
 _LOOKED_AT = 500
+_CLASS = re.compile(r"\w+:\w+")  # a class and its finer class, as in TREC
+_LEAST_LINES = 40  # from which on labels before texts are recognised
 _SPACES = " \t\r\u00a0\u3000\u200b"
 
 
@@ -103,7 +105,9 @@ def read_txt(source: Source) -> Table:
     if source.options.separator is None and _has_fasttext_labels(text):
         return _read_fasttext(source, text)
     separator = source.options.separator or table_separator(text)
-    return read_text_table(source, text, separator) if separator else _conll_of(source, text)
+    if separator:
+        return read_text_table(source, text, separator)
+    return _read_leading_labels(source, text) if _has_leading_labels(text) else _conll_of(source, text)
 
 
 def looks_structured(raw: bytes) -> bool:
@@ -114,7 +118,7 @@ def looks_structured(raw: bytes) -> bool:
     if b"\0" in raw[:1000]:
         return True  # reported by the decoder
     text = raw[:100_000].decode("utf-8", "replace")
-    if table_separator(text) or _has_tagged_words(text) or _has_fasttext_labels(text):
+    if any(is_so(text) for is_so in (table_separator, _has_tagged_words, _has_fasttext_labels, _has_leading_labels)):
         return True
     widths = {len(line.split()) for line in text.split("\n")[:50] if line.strip() and not line.startswith("#")}
     return len(widths) == 1 and widths.pop() > 1
@@ -144,6 +148,27 @@ def _read_fasttext(source: Source, text: str) -> Table:
             lines.append(number)
     has_one_each = all(len(of) == 1 for of in labels)
     return source.table({"text": texts, "label": [of[0] for of in labels] if has_one_each else labels}, lines)
+
+
+def _has_leading_labels(text: str) -> bool:
+    """Return whether each line has a label and a text of some words: `DESC:manner How did serfdom develop ?`."""
+    lines = [line.split() for line in text.split("\n") if line.strip()][: 4 * _LOOKED_AT]
+    labels, widths = {line[0] for line in lines}, {len(line) for line in lines}
+    has_texts = len(widths) > 2 and sum(map(len, lines)) >= 5 * len(lines)
+    are_few = len(lines) >= _LEAST_LINES and len(labels) <= len(lines) / 8
+    return has_texts and min(widths) > 1 and len(labels) > 1 and (are_few or all(map(_CLASS.fullmatch, labels)))
+
+
+def _read_leading_labels(source: Source, text: str) -> Table:
+    """Return the texts and the labels before them."""
+    source.findings.append(Finding(NOTE, f"{source.path} is read as a label and a text in each line"))
+    numbered = [(number, line.split(maxsplit=1)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for number, parts in numbered:
+        if len(parts) < 2:
+            source.drop(number, Problem("has a label and no text", "write a text behind each label", group="label"))
+    kept = [(number, parts) for number, parts in numbered if len(parts) == 2]
+    columns = {"text": [text.strip() for _, (_, text) in kept], "label": [label for _, (label, _) in kept]}
+    return source.table(dict(columns), [number for number, _ in kept])
 
 
 _TAGGED = re.compile(r"\S+/[^\s/]+")  # a word may have slashes, and its tag has none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....errors import UserError
 from .. import columns
@@ -69,6 +69,7 @@ class ChoiceCollator:
     """Pad all endings of all examples to the longest one: `[B, endings, L]`."""
 
     tokenizer: Any
+    is_deterministic: ClassVar[bool] = True  # so that an evaluation may keep its batches
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         import torch

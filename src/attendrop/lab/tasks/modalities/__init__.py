@@ -9,6 +9,7 @@ from typing import Any
 from ....errors import UserError
 from ..catalogue import Task
 from ..files import ReadOptions, Table, read_table
+from ..files.content import likely_texts
 from ..kinds import KINDS
 from .audio import Audio
 from .base import Modality
@@ -76,6 +77,8 @@ def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Medi
         for name in names
         if _are_paths(table.columns.get(name, ()), media.suffixes)
     ]
+    if wanted is None and column is None and likely_texts(table.columns):
+        candidates = [(media, name) for media, name in candidates if _has_files(table, name)]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -89,6 +92,12 @@ def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Medi
             f"({', '.join(wanted.suffixes)}); it has {', '.join(table.columns)}."
         )
     return None
+
+
+def _has_files(table: Table, name: str) -> bool:
+    """Return whether any of the first files that a column names is there."""
+    paths = (table.path.parent / value for value in table.columns[name][:100] if isinstance(value, str))
+    return any(path.exists() for path in paths)
 
 
 def _are_paths(values: Sequence[Any], suffixes: tuple[str, ...]) -> bool:

@@ -39,7 +39,7 @@ function seedsFigure() {
     if (!rows.length) return null;
     const means = methods.map((m) => {
       const outcome = cellOf(m.name).outcomes[view.outcome], c = outcome.comparison;
-      const [mid, bounds] = isDifference ? [c?.difference, c?.interval] : [outcome.mean, outcome.interval];
+      const [mid, bounds] = isDifference ? [c?.difference, c?.population ?? c?.interval] : [outcome.mean, outcome.interval];
       return { method: m, y: place.get(m.name) - 0.02, mid, low: bounds?.[0], high: bounds?.[1] };
     });
     const delta = A.delta[view.outcome];

@@ -30,9 +30,16 @@ function heatmapFigure() {
   });
 }
 
+const ABOUT_CURVES = {
+  random: "The expected best score after k random trials, with its band.",
+  grid: "The expected best score of k points of the grid, drawn without replacement.",
+  search: "The best score after the first k trials of this one search. Its points depend on those before, so that another search would give another line, and there is no band.",
+};
+
 function tuningFigure() {
   const curves = A.tuning?.curves ?? [];
   if (!curves.length) return;
+  const kind = curves[0].kind ?? "random", best = kind === "search" ? "best" : "expected best";
   const seriesOf = () => curves.filter((c) => !state.hidden.has(c.method)).map((c, i) => ({
     ...(METHOD.get(c.method) ?? { label: c.method, color: `var(--m${i % 8})`, symbol: SYMBOLS[i % SYMBOLS.length] }),
     rows: series3(c.k, c.expected_best, c.low, c.high),
@@ -43,11 +50,11 @@ function tuningFigure() {
     [labelOf(method), role, fmt(r?.mean), Object.keys(r?.values ?? {}).length, points(r?.point)]));
   addFigure({
     id: "tuning", nav: "Tuning", title: "Score against search budget",
-    about: "The expected best score after k random trials, with its band. Compare methods at equal k: the maximum alone favours the method with more trials.",
-    draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `expected best ${OUTCOMES[SCORE].label}` }),
+    about: `${ABOUT_CURVES[kind]} Compare methods at equal k: the maximum alone favours the method with more trials.`,
+    draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `${best} ${OUTCOMES[SCORE].label}` }),
     extra: rows.length ? el("div", {}, el("h3", {}, IS_PAPER ? "On the development set" : "On the development set, which the search never saw"),
       dataTable(["method", "setting", OUTCOMES[SCORE].label, "seeds", "values"], rows, "Scores of the chosen settings")) : null,
-    table: () => ({ columns: ["method", "trials", "expected best", "low", "high"], rows: seriesOf().flatMap((s) => s.rows.map((r) => [s.label, r.x, r.y, r.low, r.high])) }),
+    table: () => ({ columns: ["method", "trials", best, "low", "high"], rows: seriesOf().flatMap((s) => s.rows.map((r) => [s.label, r.x, r.y, r.low, r.high])) }),
   });
 }
 

