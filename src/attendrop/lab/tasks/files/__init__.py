@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shlex
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,7 @@ _ADVICE = {
     **dict.fromkeys((".arrow", ".feather"), "is an Arrow file; save it as Parquet, for example with to_parquet"),
     **dict.fromkeys(
         (".conllu", ".conllup"),
-        "has ten columns for each word; keep the word and one of its tags, for example with `cut -f 2,4`",
+        "has ten columns for each word; keep the word and one of its tags, as `cut -f 2,4 {name} > {new}` does",
     ),
     **dict.fromkeys((".pkl", ".pickle"), "is a pickle, and loading one runs the code in it; save the table as CSV"),
 }
@@ -91,7 +92,9 @@ def read_table(
     is_compressed = file.suffix.lower() == ".gz"
     suffix = Path(file.stem).suffix.lower() if is_compressed else file.suffix.lower()
     if suffix in _ADVICE:
-        raise UserError(f"{path} {_ADVICE[suffix]}; the formats are {', '.join(_READERS)}, with or without .gz.")
+        new = shlex.quote(str(file.with_suffix(".conll")))
+        advice = _ADVICE[suffix].format(name=shlex.quote(str(file)), new=new)
+        raise UserError(f"{path} {advice}; the formats are {', '.join(_READERS)}, with or without .gz.")
     try:
         raw = read_bytes(file) if content is None else content
     except OSError as error:
