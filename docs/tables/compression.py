@@ -25,16 +25,18 @@ def latencies(file: Path = LATENCIES) -> str:
     measured = last_rows(file, ("model", "batch", "length", "plan", "way"))
     if not measured:
         return NOT_YET
-    lines = [
-        [
+    stock = {(row["model"], row["batch"], row["length"], row["way"]): row for row in measured if row["plan"] == "stock"}
+    lines = []
+    for row in measured:
+        onnx = stock.get((row["model"], row["batch"], row["length"], "onnx"))
+        beside = "" if onnx is None else f"{float(onnx['ms']) / float(row['ms']):.2f}×"
+        lines.append([
             f"{row['model']} ({row['attention']})", f"{row['batch']} × {row['length']}", row["plan"], row["way"],
-            f"{float(row['ms']):.0f} ms", f"{float(row['fastest ms']):.0f} ms", f"{two(row['against stock torch'])}×",
-            f"{two(row['against stock, same way'])}×", row["rounds"],
-        ]
-        for row in measured
-    ]  # fmt: skip
-    titles = ["model (attention)", "batch × tokens", "plan", "by", "median", "fastest", "against stock PyTorch"]
-    return table([*titles, "against stock, same way", "rounds"], lines)
+            f"{float(row['ms']):.0f} ms", f"{float(row['fastest ms']):.0f} ms",
+            f"{two(row['against stock, same way'])}×", "" if row["way"] == "torch" else beside, row["rounds"],
+        ])  # fmt: skip
+    titles = ["model (attention)", "batch × tokens", "plan", "by", "median", "fastest", "against stock, same way"]
+    return table([*titles, "against stock ONNX, fp32", "rounds"], lines)
 
 
 def scores(file: Path = SCORES, times: Path = LATENCIES) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from textwrap import shorten
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
-from studies import RESULTS, defaults
+from studies import RESULTS, defaults, few_shot, simple_baselines
 from studies.verdict import seeds
 
 from .examples import TITLES, lines
@@ -105,6 +105,13 @@ def public_files() -> str:
     )
 
 
+def against_simple_models() -> str:
+    """The default recipe beside two linear models."""
+    return simple_baselines.markdown(
+        [row for row in simple_baselines.read(simple_baselines.OUTPUT) if row["recipe"] == "default"]
+    )
+
+
 def selective() -> str:
     """Coverage of prediction sets, and the accuracy of answers above a threshold, on real sets."""
     lines = []
@@ -140,6 +147,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     "defaults": chosen_defaults,
     "public-files": public_files,
+    "simple-baselines": against_simple_models,
+    "recipe-parts": lambda: simple_baselines.ablations(simple_baselines.read(simple_baselines.OUTPUT)),
+    "few-shot": lambda: few_shot.markdown(simple_baselines.read(few_shot.OUTPUT)),
     "messy-files": messy_files,
     "selective": selective,
     "seeds-to-decide": seeds.markdown,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ FREE_GROWTH = 2**28  # or to this many bytes
 MOST_COLUMNS = 10_000
 MOST_CELLS = 200_000_000  # rows times columns
 MOST_DEPTH = 20  # of lists and objects in a value
+MOST_LAYERS, MOST_LABELS = 1000, 100_000  # that the configuration of a model may name
 MOST_YAML, MOST_NODES = 2**24, 100_000  # bytes of a YAML file, and its values when its aliases are written out
 MOST_SEEDS, MOST_LOOKS = 10_000, 500  # of a method; the levels of so many looks take half a minute
 MOST_WORKERS = max(16, 4 * (os.cpu_count() or 1))  # processes of one kind on a machine
@@ -124,6 +125,36 @@ def check_nodes(path: str | os.PathLike[str], node: Any) -> None:
 
     if node is not None and size(node) > MOST_NODES:
         raise UserError(f"{str(path)!r} has more than {MOST_NODES:,} values when its aliases (*name) are written out.")
+
+
+def check_model(name: str | os.PathLike[str], config: Mapping[str, Any]) -> None:
+    """Refuse the configuration of a model that would take all memory, or all time, before it is read.
+
+    Args:
+        name: The model.
+        config: The content of its config.json.
+    """
+    for field, value in config.items():
+        if isinstance(value, dict):
+            check_model(name, value)
+        most = MOST_LAYERS if "layer" in field else MOST_LABELS if field == "num_labels" else None
+        if most is not None and isinstance(value, (int, float)) and value > most:
+            raise UserError(f"config.json of {name} has {field} = {value}; at most {most:,} are allowed.")
+
+
+def check_parameters(name: str | os.PathLike[str], count: int, stored: int) -> None:
+    """Refuse a model that would take far more memory than the files of its weights have.
+
+    Args:
+        name: The model.
+        count: Its parameters, by its configuration.
+        stored: The bytes of its weights.
+    """
+    if 4 * count > max(FREE_GROWTH, MOST_GROWTH * stored):
+        raise UserError(
+            f"config.json of {name} describes {count:,} parameters, and its weights have {stored:,} bytes; copy both "
+            "from the same model."
+        )
 
 
 def is_deep(value: Any) -> bool:

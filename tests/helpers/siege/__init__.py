@@ -13,6 +13,7 @@ from .configs import configs
 from .damage import damage, swaps
 from .disk import full, kills
 from .inputs import files, flags
+from .models import models
 from .names import names, secrets
 from .places import links, outputs
 from .resumes import resumes
@@ -26,6 +27,7 @@ CLASSES: dict[str, Callable[[Siege], Iterator[Case]]] = {
     "full disk": full,
     "resumes": resumes,
     "swaps": swaps,
+    "models": models,
     "files": files,
     "flags": flags,
     "configs": configs,

@@ -33,7 +33,8 @@ def writers(siege: Siege) -> list[Case]:
         ),
         "evaluate": (["evaluate", siege.run, *table, "--output", "out"], "out/errors.csv"),
     }
-    soup = Case("soup", ["soup", siege.study, "--output-dir", "out"], check=lambda code, text: _half("out", _MODEL))
+    words = ["soup", siege.study, "--method", "plain", "--output-dir", "out"]
+    soup = Case("soup", words, check=lambda code, text: _half("out", _MODEL))
     prune = Case("prune.save", act=lambda: _save_pruned(siege), check=lambda code, text: _half("out", _MODEL))
     return [*(_writer(siege, name, words, output) for name, (words, output) in files.items()), soup, prune]
 

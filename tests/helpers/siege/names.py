@@ -83,6 +83,7 @@ def secrets(siege: Siege) -> Iterator[Case]:
         (siege.training("out", *yaml_file), {"hub_token": [_TOKEN]}),
         (["train", *yaml_file], {"model": str(siege.model), "train_file": str(siege.train), "hub-token": _TOKEN}),
         (siege.training("out", "--model", f"https://user:{_TOKEN}@example.org/model"), {}),
+        *((words, {}) for words in _with_url(siege, study)),
         (["compare", *study, "--method", "rdrop", "--seeds", 2, "--hub-token", _TOKEN], {}),
         (["compare", *study, "--method", "rdrop", "--seeds", 2, *yaml_file], {"hub_token": _TOKEN}),
         (["plan", "plan.yaml", *study[:4], "--method", "rdrop", "--hub-token", _TOKEN], {}),
@@ -102,6 +103,32 @@ def secrets(siege: Siege) -> Iterator[Case]:
             Path("given.yaml").write_text(yaml.safe_dump(settings))
 
         yield Case(" ".join(map(str, words[-4:])), words, before=before, inside=_reports_here, check=_not_told)
+
+
+def _with_url(siege: Siege, study: list[object]) -> list[list[object]]:
+    """Commands that get a URL with a token where they expect a name, a file or a folder."""
+    urls = [f"https://{user}{_TOKEN}@example.org/a" for user in ("", "user:", ":")]
+    storage = f"sqlite:///file:t.db?mode=rwc&uri=true&password={_TOKEN}"
+    return [
+        ["tune", *study, "--method", "rdrop", "--trials", 1, "--final-seeds", 1, "--storage", storage],
+        *(words for url in urls for words in (
+            siege.training("out", "--train-file", url),
+            siege.training("out", "--hub-model-id", url),
+            siege.training("out", "--resume-from-checkpoint", url),
+            siege.training("out", "--method", f"attendout:run={url}"),
+            siege.training(url),
+            ["compare", "--model", url, *study[2:], "--method", "rdrop", "--seeds", 1],
+            ["compare", *study[:2], *study[4:], "--method", "rdrop", "--seeds", 1, "--data", f"a={url}"],
+            ["tune", "--model", url, *study[2:], "--method", "rdrop", "--trials", 1],
+            ["plan", "plan.yaml", "--model", url, *study[2:4], "--method", "rdrop"],
+            ["plan", "plan.yaml", *study[:2], "--train-file", url, "--method", "rdrop"],
+            ["plan", "plan.yaml", *study[:2], "--method", "rdrop", "--data", f"a={url}"],
+            ["check", url], ["check", siege.train, "--model", url], ["predict", url, "a"], ["report", url],
+            ["predict", siege.run, "--file", url, "--output", "out.csv"], ["evaluate", siege.run, "--file", url],
+            ["reproduce", "addrop/table-2", "--model", url, "--scale", "small"], ["soup", url, "--output-dir", "out"],
+            ["compress", url, "--target", "2x"], ["dropped", url], ["curves", url], ["demo", "--output-dir", url],
+        )),
+    ]  # fmt: skip
 
 
 _BEFORE = ("ema@hub_token=", "ema@hub-token=", "ema@learning_rate=1e-5,hub_token=", "ema@push_to_hub_token=",

@@ -23,7 +23,7 @@ def outputs(siege: Siege) -> Iterator[Case]:
         "robustness": lambda to: [
             "robustness", siege.run, *table, "--rates", "0,0.5", "--max-samples", 4, "--output", f"{to}.png",
         ],
-        "soup": lambda to: ["soup", siege.study, "--output-dir", to],
+        "soup": lambda to: ["soup", siege.study, "--method", "plain", "--output-dir", to],
         "train": lambda to: siege.training(to, "--overwrite"),
     }  # fmt: skip
     while True:
@@ -54,7 +54,7 @@ def links(siege: Siege) -> Iterator[Case]:
         ["predict", siege.run, "--file", siege.train, "--output", "out.csv", "--overwrite"],
         siege.training("out", "--overwrite"),
         ["curves", siege.run, "--output", "out.png", "--overwrite"],
-        ["soup", siege.study, "--output-dir", "out"],
+        ["soup", siege.study, "--method", "plain", "--output-dir", "out"],
     ]
 
     def check(code: int, text: str) -> str | None:

@@ -64,7 +64,8 @@ def studies(siege: Siege) -> Iterator[Case]:
     """Each JSON file of a study and of a search, damaged, for `report`, `study`, `soup` and a resumed `compare`."""
     folders = {"study": siege.study, "search": siege.search}
     commands: dict[str, list[object]] = {
-        "report": ["report", "copy"], "study": ["study", "copy"], "soup": ["soup", "copy", "--output-dir", "out"],
+        "report": ["report", "copy"], "study": ["study", "copy"],
+        "soup": ["soup", "copy", "--method", "plain", "--output-dir", "out"],
     }  # fmt: skip
     ways = {**DAMAGE, "deep": _deep, "a folder": _folder, "a pipe": _pipe}
     while True:

@@ -17,9 +17,9 @@ from attendrop.lab.records import BaselineScores, FolderRecord, Kept
 from attendrop.lab.records.record import Averaged
 from attendrop.lab.report.card import make_card
 from attendrop.lab.studies.design import parse_contender
-from attendrop.lab.studies.trials import secrets_of, without_password
 from attendrop.utils.files import whole_file, whole_folder
 from attendrop.utils.lock import LOCK_FILE, locked
+from attendrop.utils.secrets import secrets_of, without_password
 from helpers.forks import run_python
 
 # ---- the card --------------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from attendrop.lab.statistics.rules import estimate_of
 from attendrop.lab.statistics.selection import noise_of_selection
 from attendrop.lab.studies.analysis import analyse_records
 from attendrop.lab.studies.spec import RunSpec
-from attendrop.lab.studies.trials import open_storage, without_password
+from attendrop.lab.studies.trials import open_storage
 from attendrop.lab.studies.tune import Tuner
 from attendrop.lab.studies.tune_design import TuneConfig, make_tune_config
 from attendrop.lab.studies.tune_result import summarize
+from attendrop.utils.secrets import without_password
 from helpers.executors import FunctionExecutor
 
 SHARED: dict[str, Any] = {"model": "m", "task": "glue/rte", "method": ["addrop"]}

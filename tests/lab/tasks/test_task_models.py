@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 import transformers as hf
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 
 from attendrop.errors import UserError
 from attendrop.lab.tasks import Task, find_task, load_model, load_task, load_tokenizer
@@ -73,6 +76,37 @@ def test_a_head_of_the_right_size_is_loaded_and_another_is_noted(original: Path,
     assert hf.utils.logging.get_verbosity() == verbosity
 
 
+def _halve(path: Path, *parts: str) -> None:
+    """Cut the tensors whose names have one of these parts."""
+    weights = load_file(path)
+    changed = {k: v[: len(v) // 2].clone() if any(part in k for part in parts) else v for k, v in weights.items()}
+    save_file(changed, path, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: _halve(folder / "model.safetensors", "intermediate.dense"),
+         "are not of the shapes that its config.json says (bert.encoder.layer.0.intermediate.dense.bias"),
+        (lambda folder: _keep(folder / "model.safetensors", lambda name: "attention.output" not in name),
+         "lacks 4 of the 16 tensors of its layers, such as bert.encoder.layer.0.attention.output.LayerNorm.bias"),
+        (lambda folder: _keep(folder / "model.safetensors", lambda name: ".attention.self." not in name),
+         "lacks 6 of the 16 tensors of its layers, such as bert.encoder.layer.0.attention.self.key.bias"),
+    ],
+)  # fmt: skip
+def test_a_pretrained_model_without_its_layers_is_refused(
+    original: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    folder = shutil.copytree(original, tmp_path / "model")
+    change(folder)
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_model(folder, RTE)
+
+
+def _keep(path: Path, is_kept: Callable[[str], bool]) -> None:
+    save_file({name: value for name, value in load_file(path).items() if is_kept(name)}, path, {"format": "pt"})
+
+
 def test_a_head_with_other_names_is_noted(original: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     load_model(original, RTE).save_pretrained(tmp_path)
@@ -91,7 +125,7 @@ def test_a_model_without_a_head_is_noted(tmp_path: Path) -> None:
     ).save_pretrained(tmp_path)
     notes: list[str] = []
     load_model(tmp_path, RTE, notes=notes)
-    assert notes == [f"pooled_head.bias, pooled_head.weight are not in {tmp_path} and are initialised at random"]
+    assert notes == [f"pooled_head.bias, pooled_head.weight are not in {tmp_path}: they are new"]
 
 
 def test_weights_in_half_precision_are_loaded_in_float32(original: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import UserError
+from ...utils.shell import command_line
 from .arguments import as_arguments
 from .console import announced, console, print_error, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
@@ -80,7 +80,7 @@ def command(
         "max_length": max_length, "drop_bad_rows": drop_bad_rows or None,
     }  # fmt: skip
     words = as_arguments({name: value for name, value in given.items() if value is not None})
-    console.print(f"next: {shlex.join(['attendrop', 'train', *words])}", soft_wrap=True, markup=False)
+    console.print(f"next: {command_line('attendrop', 'train', *words)}", soft_wrap=True, markup=False)
 
 
 def _print(findings: Sequence[Finding]) -> None:

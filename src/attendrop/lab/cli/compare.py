@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from ...errors import UserError
 from ...utils.secrets import is_secret
+from ...utils.shell import command_line
 from ..report.analysis import Analysis, Result
 from ..report.page.words import amount_of_data
 from ..runs import make_config, read_yaml
@@ -72,7 +72,7 @@ def compare_command(
     words = {**settings, **options.given(), **{name: value for name, value in more.items() if value}}
     if plan is None:
         words["method"] = list(design.methods)
-    command = shlex.join(["attendrop", "compare", *as_arguments(words)])
+    command = command_line("attendrop", "compare", *as_arguments(words))
     made = executor.make(design.settings)
     seeds = chosen.seeds or DEFAULTS.seeds
     _announce(design, seeds, chosen.max_seeds, place)

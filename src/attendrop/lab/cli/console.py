@@ -21,6 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ...errors import UserError, one_line
+from ...utils.secrets import without_login
 from .signals import exits_on_interrupt
 
 
@@ -60,7 +61,7 @@ def print_sentence(text: str, screen: Console = console) -> None:
 
 def print_error(error: object) -> None:
     """Print an error on stderr."""
-    print_sentence(f"[red]error:[/red] {shown(error)}", errors)
+    print_sentence(f"[red]error:[/red] {shown(without_login(str(error)))}", errors)
 
 
 def print_note(text: str, screen: Console = console) -> None:

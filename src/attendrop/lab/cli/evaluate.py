@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import file_options
+from . import file_options, prediction_options
 from .console import announced, console, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
@@ -14,14 +14,14 @@ from .signals import exits_on_interrupt
 @announced("loading the model")
 @quiet_libraries()
 def command(
-    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    folder: prediction_options.Folder,
     file: Annotated[
         str, typer.Option(help="A file with the columns of the training file and with labels; - = standard input.")
     ],
     output: Annotated[
         str | None, typer.Option(help="Folder for tables and pictures; by default next to the input file.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
+    batch_size: prediction_options.BatchSize = 32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier evaluation.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,

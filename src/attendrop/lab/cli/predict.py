@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import UserError
-from . import file_options
+from . import file_options, prediction_options
 from .console import announced, console, errors, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
@@ -16,7 +16,7 @@ from .signals import exits_on_interrupt
 @announced("loading the model")
 @quiet_libraries()
 def command(
-    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    folder: prediction_options.Folder,
     texts: Annotated[
         list[str] | None,
         typer.Argument(help="Texts; for a task on pairs, two for each example. - = the lines of standard input."),
@@ -32,22 +32,12 @@ def command(
         str | None,
         typer.Option("--format", help="csv, tsv, jsonl, parquet or xlsx; by default that of --output or of --file."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
-    temperature: Annotated[
-        float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
-    ] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option(help="Mark predictions with a smaller probability as unsure.")
-    ] = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Mark as unsure what is needed so that the others have this accuracy.")
-    ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="torch, or onnx or onnx-int8 for a file that `attendrop export` wrote.")
-    ] = "torch",
+    batch_size: prediction_options.BatchSize = 32,
+    temperature: prediction_options.Temperature = None,
+    min_confidence: prediction_options.MinConfidence = None,
+    target_accuracy: prediction_options.TargetAccuracy = None,
+    coverage: prediction_options.Coverage = None,
+    engine: prediction_options.Engine = "torch",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ...errors import UserError
+from ...utils.shell import command_line
 from ..reproduction.entry import PAPERS, Entry
 from ..reproduction.outcome import NOT_TRANSCRIBED, Outcome
 from ..reproduction.page import READING, table_rows
@@ -68,7 +68,7 @@ def reproduce_command(
     options = {"model": model, "data": data, "scale": scale, "task": task, "seeds": seeds}
     given = {name: value for name, value in options.items() if value not in (None, [], "paper")}
     protocols = {} if protocol == "both" else {"protocol": protocol}
-    command = shlex.join(["attendrop", "reproduce", chosen.name, *as_arguments({**given, **protocols, **settings})])
+    command = command_line("attendrop", "reproduce", chosen.name, *as_arguments({**given, **protocols, **settings}))
     _announce(chosen, setup.tasks, place)
     made = executor.make(settings)
     try:

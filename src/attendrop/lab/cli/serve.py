@@ -8,13 +8,14 @@ import typer
 
 from ...errors import UserError
 from ...utils.checks import check_whole
+from . import prediction_options
 from .console import console, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
 @quiet_libraries()
 def command(
-    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    folder: prediction_options.Folder,
     host: Annotated[
         str, typer.Option(help="The address to listen on. The default is reached from this machine only.")
     ] = "127.0.0.1",
@@ -22,22 +23,12 @@ def command(
     max_texts: Annotated[int, typer.Option(help="Examples that one request may have.")] = 256,
     max_bytes: Annotated[int, typer.Option(help="Bytes that the body of a request may have.")] = 1_000_000,
     max_waiting: Annotated[int, typer.Option(help="Requests that may wait for the model.")] = 100,
-    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
-    engine: Annotated[
-        str, typer.Option(help="torch, or onnx or onnx-int8 for a file that `attendrop export` wrote.")
-    ] = "torch",
-    temperature: Annotated[
-        float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
-    ] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option(help="Mark predictions with a smaller probability as unsure.")
-    ] = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Mark as unsure what is needed so that the others have this accuracy.")
-    ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
-    ] = None,
+    batch_size: prediction_options.BatchSize = 32,
+    engine: prediction_options.Engine = "torch",
+    temperature: prediction_options.Temperature = None,
+    min_confidence: prediction_options.MinConfidence = None,
+    target_accuracy: prediction_options.TargetAccuracy = None,
+    coverage: prediction_options.Coverage = None,
 ) -> None:
     if not 0 <= port <= 65535:
         raise UserError(f"port is {port}; it must be from 0 to 65535.")

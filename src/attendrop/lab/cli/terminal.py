@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
+from ...utils.shell import quoted
 from ..records import ClassScores, Scores, SplitEvaluation
 from ..report.evaluation import baseline_rows, scaling_sentence, score_rows
 from ..runs import Listener, Result
@@ -138,7 +138,7 @@ def print_summary(result: Result, console: Console) -> None:
     record = result.record
     assert record is not None  # the run is finished
     evaluation = record.evaluation
-    folder = shlex.quote(str(result.folder))
+    folder = quoted(result.folder)
     if result.sentence:
         print_sentence(f"[yellow]{shown(result.sentence)}[/yellow]", console)
     print_scores(result.scores, evaluation, console)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated, Any
 
 import typer
 
 from ...trainer.checkpoint_folders import newest_checkpoint
+from ...utils.shell import command_line
 from ..runs import RunConfig, make_config, read_yaml, train
 from ..runs.hub_token import token_in_environment
 from .arguments import as_arguments
@@ -50,7 +50,7 @@ command = with_flags(
 def _train(config: RunConfig) -> None:
     """Train and show the run in the terminal. Exits with code 130 if Ctrl-C stops it."""
     terminal = Terminal(is_main_process())
-    resume = shlex.join(["attendrop", "train", "--config", str(config.output_dir / "run.yaml"), "--resume"])
+    resume = command_line("attendrop", "train", "--config", config.output_dir / "run.yaml", "--resume")
     try:
         result = train(config, terminal)
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -13,6 +12,7 @@ import typer
 
 from ...errors import UserError
 from ...utils.secrets import is_secret
+from ...utils.shell import command_line
 from ..records import TUNING_FILE, DevelopmentResult, TuningResult
 from ..records.tuning import ChosenSetting
 from ..report.page import write_report
@@ -97,7 +97,7 @@ def tune_command(
     folder = Path(settings.get("output_dir") or Path("studies", f"tune-{name}"))
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
-    command = shlex.join(["attendrop", "tune", *words])
+    command = command_line("attendrop", "tune", *words)
     made = executor.make(search.settings)
     _announce(search, folder)
     with token_in_environment(one_run), closing(made):
@@ -239,7 +239,7 @@ def compare_command(chosen: Mapping[str, ChosenSetting], shared: Mapping[str, An
     words = {**shared, "method": list(names.values())}
     if PLAIN in names:
         words["baseline"] = names[PLAIN]
-    return shlex.join(["attendrop", "compare", *as_arguments(words)])
+    return command_line("attendrop", "compare", *as_arguments(words))
 
 
 def train_command(settings: Mapping[str, Any]) -> str:
@@ -248,4 +248,4 @@ def train_command(settings: Mapping[str, Any]) -> str:
     Args:
         settings: The settings of a trial.
     """
-    return shlex.join(["attendrop", "train", *as_arguments(settings)])
+    return command_line("attendrop", "train", *as_arguments(settings))

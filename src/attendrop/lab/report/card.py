@@ -6,13 +6,12 @@ Metadata and scores are written by `huggingface_hub`, in the format that the Hub
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import one_line
 from ...utils.files import write_whole
+from ...utils.shell import quoted
 from ..records import FolderRecord
 from ..tasks import METRICS, TASKS, Task, find_task, modality_of
 from ..tasks.hub import is_hub_name
@@ -125,7 +124,7 @@ def _runs(record: FolderRecord, settings_file: Path) -> str:
         f"- {cost.steps} steps in {cost.total_seconds:.0f} s on {cost.processes} × {record.device}\n"
         f"{kept}\n"
         "Every setting is in `run.yaml`. On the machine of the run, this repeats it from any directory:\n\n"
-        f"    attendrop train --config {one_line(shlex.quote(str(settings_file)))} --output-dir NEW_FOLDER\n"
+        f"    attendrop train --config {quoted(settings_file)} --output-dir NEW_FOLDER\n"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import one_line
 from ..records import BaselineScores, Calibration, IntervalScore, Scores, SplitEvaluation, flat_scores
 from ..records.evaluation import Probabilities
 from ._markdown import markdown_text
@@ -49,7 +50,7 @@ def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path:
 
 
 def _short(label: str) -> str:
-    text = " ".join(str(label).encode("utf-8", "replace").decode("utf-8").split())
+    text = one_line(" ".join(str(label).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def saved(figure: Any, path: str | Path | None, dpi: int = 120) -> Any:
         dpi: Dots for each inch.
     """
     if path is not None:
-        with whole_file(path) as file:
+        with whole_file(path) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # of a label; it is drawn as a box
             figure.savefig(file, dpi=dpi, format=Path(path).suffix.removeprefix(".").lower() or "png")
     return figure

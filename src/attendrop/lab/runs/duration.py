@@ -12,6 +12,7 @@ import torch
 from ...core.capabilities import ProbesModel, RunsSeveralPasses, views_of
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
+from ...errors import UserError, on_one_line
 from ...model.modes import evaluating
 from ...random import all_preserved
 from .. import tasks
@@ -72,7 +73,10 @@ def _seconds_of_forward(model: Any, train: Any, collator: Any, size: int, batche
             rows = [(number * size + place) * len(train) // ((1 + batches) * size) for place in range(size)]
             batch, _ = inputs_of(model, train, rows, collator)
             start = time.perf_counter()
-            model(**batch)
+            try:
+                model(**batch)
+            except (ValueError, TypeError, IndexError, KeyError) as error:
+                raise UserError(f"the model cannot be run on its first batch ({on_one_line(error)}).") from error
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - start)

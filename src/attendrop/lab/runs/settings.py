@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import UserError
 from ...methods import short_name
 from ...utils.deprecation import OTHER_NAMES, warn_renamed
-from ...utils.secrets import is_secret
+from ...utils.secrets import is_secret, without_login
 from ..tasks.files import ReadOptions
 from ..tasks.kinds import current_kind
 from ..tasks.modalities import file_kinds
@@ -414,7 +414,7 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
         if name not in known:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
-            values[SAME_SETTINGS.get(name, name)] = known[name].parse(value)
+            values[SAME_SETTINGS.get(name, name)] = known[name].parse(_without_login(name, value))
     own = {name: value for name, value in values.items() if name in RUN_SETTINGS}
     training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
     secrets = {name: training.pop(name) for name in values if is_secret(name)}
@@ -423,6 +423,14 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     if "output_dir" in training:
         return config
     return config.replaced({"output_dir": str(Path("runs", _run_name(config)))})
+
+
+def _without_login(name: str, value: Any) -> Any:
+    """Return a value; refuse a URL with a password, which would be stored with the settings."""
+    shown = without_login(str(value))
+    if shown != str(value) and not is_secret(name):
+        raise UserError(f"{name} is {shown!r}, with a password or a token, which would be stored; leave it out.")
+    return value
 
 
 def _task_read_as_kind(own: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote_plus
 
 from ...errors import UserError, on_one_line
+from ...utils.secrets import secrets_of, without_password, without_these
 from .search_space import Space
 
 JOURNAL_FILE = "trials.journal"
@@ -64,31 +64,9 @@ def open_storage(folder: Path, url: str | None) -> Any:
     except Exception as error:  # every database driver has its own classes
         hint = "it must be a database or a file that Optuna can open, such as sqlite:///trials.db"
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        reason = _without(secrets_of(url), without_password(on_one_line(Exception(first))))
+        reason = without_these(secrets_of(url), without_password(on_one_line(Exception(first))))
         raise UserError(f"storage is {without_password(url)!r}, which cannot be used ({reason}); {hint}.") from None
     return storage
-
-
-def without_password(url: str) -> str:
-    """Return the text of a URL without its password, whose place is before the last `@` or among the parameters."""
-    return re.sub(r"([?&;][^=&;\s]*=)[^&;\s]+", r"\1…", re.sub(r"(://[^:/@\s]*):\S*@", r"\1:…@", url))
-
-
-def secrets_of(url: str) -> set[str]:
-    """Return the passwords of a URL, as they are written in it and as the database gets them.
-
-    Args:
-        url: The URL.
-    """
-    user = re.search(r"://[^:/@\s]*:(\S*)@", url)
-    secrets = {*re.findall(r"[?&;][^=&;\s]*=([^&;\s]+)", url), *([user[1]] if user else [])}
-    return {form for secret in secrets for form in (secret, unquote_plus(secret), quote(secret)) if form}
-
-
-def _without(secrets: set[str], text: str) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "…")
-    return text
 
 
 def _repaired(journal: Path) -> Path:

@@ -6,12 +6,12 @@ Unambiguous columns are chosen and noted. Otherwise the error asks for --text, -
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError
+from ...utils.shell import quoted
 from .files import Table
 from .files.content import BITS, likely_label, likely_text, likely_texts
 from .findings import NOTE, Finding, listed, shortened
@@ -306,7 +306,7 @@ def _missing_columns(table: Table, texts: Sequence[str]) -> str:
         return "the label; use --kind multiple_choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
     label = likely_label(table.columns, {*texts, *likely_texts(table.columns)})
-    flags = "" if label is None else f" --label {shlex.quote(label)}"
+    flags = "" if label is None else f" --label {quoted(label)}"
     if not has_text:
         flags = _text_flags(table.columns) + flags
     perhaps = f", perhaps{flags}" if flags else ""
@@ -345,9 +345,7 @@ def _text_flags(columns: Mapping[str, Sequence[Any]]) -> str:
     if (text := likely_text(columns)) is not None:
         texts = [text]
     in_order = [name for name in columns if name in texts]
-    return "".join(
-        f" {flag} {shlex.quote(name)}" for flag, name in zip(("--text", "--text-pair"), in_order, strict=False)
-    )
+    return "".join(f" {flag} {quoted(name)}" for flag, name in zip(("--text", "--text-pair"), in_order, strict=False))
 
 
 def _has_choices(free: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@ model is run only if the user allows it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...model.pooled_config import SCALES, pooling_of
+from ...utils.limits import check_model, check_parameters
 from ...utils.loading import wrong_weights
 from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
@@ -52,6 +54,8 @@ WELL_KNOWN = (
     "sentence-transformers/all-MiniLM-L6-v2",
     "xlm-roberta-base",
 )
+_SMALL = 2**26  # bytes of weights; a larger file is no small input
+_FEW = 0.1  # of the tensors of the layers may be missing, with a note
 _OTHER_PICKLES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # of a Trainer, without weights
 _PROCESSOR_FILE = "preprocessor_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -124,7 +128,12 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     import transformers
 
     source = _locate(name)
-    return _load(name, lambda: transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
+
+    def load() -> Any:
+        check_model(name, transformers.PreTrainedConfig.get_config_dict(source)[0])
+        return transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+
+    return _load(name, load)
 
 
 def head_modules(model: Any) -> list[str]:
@@ -207,15 +216,19 @@ def load_model(
     if pooling == AUTO and is_finished:
         pooling = pooling_of(config) or OWN_HEAD
     pooled = set_pooling(config, choose_pooling(name, config, task, pooling, is_remote).pooling, task)
-    if quantization is not None:
+
+    def skeleton() -> Any:
         with torch.device("meta"):
-            skeleton = (
-                auto.from_config(config, trust_remote_code=trust_remote_code) if pooled is None else pooled(config)
-            )
-        quantization.llm_int8_skip_modules = head_modules(skeleton)  # for 4 bits too; a new head is trained
+            return pooled(config) if pooled else auto.from_config(config, trust_remote_code=trust_remote_code)
+
+    if quantization is not None:
+        quantization.llm_int8_skip_modules = head_modules(skeleton())  # for 4 bits too; a new head is trained
         options["quantization_config"] = quantization
 
     def load() -> Any:
+        stored = sum(path.stat().st_size for path in Path(source).glob("*.safetensors"))
+        if 0 < stored < _SMALL:
+            check_parameters(name, sum(tensor.numel() for tensor in skeleton().parameters()), stored)
         return (pooled or auto).from_pretrained(
             source,
             config=config,
@@ -231,7 +244,7 @@ def load_model(
     _check_weights(name, model, report)
     if is_finished:
         _check_complete(name, report, old_labels, new_labels)
-    notes += _loading_notes(name, report, old_labels, new_labels)
+    notes += _loading_notes(name, report, old_labels, new_labels) + _unused_layers(name, model, report)
     model.new_weights = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
@@ -258,12 +271,40 @@ def _check_weights(name: str | Path, model: Any, report: dict[str, Any]) -> None
         others = sorted(report["unexpected_keys"])
         known = f" (its tensors are called {others[0]}, and not {encoder[0]})" if others else ""
         raise UserError(f"{name} has no weights for a {type(model).__name__}{known}, so that all would be random.")
+    if misfits := [key for key, *_ in report["mismatched_keys"] if key.startswith(prefix)]:
+        raise UserError(
+            f"the weights of {name} are not of the shapes that its config.json says ({', '.join(sorted(misfits)[:3])});"
+            " copy both from the same model."
+        )
+    layers = [key for key in encoder if re.search(r"\.\d+\.", key)]
+    if (missing := sorted(random.intersection(layers))) and len(missing) > _FEW * len(layers):
+        raise UserError(
+            f"{name} lacks {len(missing):,} of the {len(layers):,} tensors of its layers, such as {missing[0]}, which "
+            "would be random; copy it again, or correct its config.json."
+        )
     for key, tensor in model.state_dict().items():
         if key not in random and tensor.is_floating_point() and not tensor.isfinite().all():
             raise UserError(
                 f"{name} has weights that are no numbers (NaN or infinite, in {key}): they were damaged, or saved when "
                 "training had diverged; use another model or checkpoint."
             )
+
+
+def _unused_layers(name: str | Path, model: Any, report: dict[str, Any]) -> list[str]:
+    """Return a warning if the checkpoint has more layers than the model."""
+
+    def place(key: str) -> str:
+        return re.sub(r"\.\d+\.", ".N.", key)
+
+    prefix = f"{model.base_model_prefix}."  # a checkpoint without a head leaves it out
+    used = {name for key in model.state_dict() for name in (place(key), place(key).removeprefix(prefix))}
+    has_layers = any(".N." in key for key in used)
+    layers = (key for key in report["unexpected_keys"] if place(key) != key)
+    if not (unused := sorted(key for key in layers if place(key) in used or not has_layers)):
+        return []
+    return [
+        f"warning: {name} has {len(unused):,} tensors of layers that its config.json leaves out, such as {unused[0]}"
+    ]
 
 
 def _check_complete(
@@ -297,7 +338,7 @@ def _loading_notes(
     missing = sorted(key for key in report["missing_keys"] if key not in SCALES)
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")
+        notes.append(f"{', '.join(missing[:4])}{more} are not in {name}: they are new")
     if not resized and not missing and (old := _other_labels(old_labels, labels)):
         notes.append(
             f"the head of {name} was trained for the labels {', '.join(old)} and is now used for {', '.join(labels)}"
@@ -357,6 +398,8 @@ def _explain(name: str, error: Exception) -> str:
         return f"{_unreadable_file(name)} is incomplete or not a safetensors file; download or copy it again."
     if "safetensors" in text and ("no file named" in text or "not appear to have" in text):
         return _explain_no_safetensors(name)
+    if "alloc_cpu" in text:
+        return f"{name} needs more memory than this machine has, by its config.json."
     if "JSONDecodeError" in types:
         return f"a JSON file of {name} is broken: {text.rstrip('.')}."
     return f"{name} cannot be loaded: {text.split('. ')[0].rstrip('.')}."

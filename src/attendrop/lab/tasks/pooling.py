@@ -94,7 +94,7 @@ def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO
         return Chosen(OWN_HEAD)
     if wanted != AUTO:
         return Chosen(wanted)
-    stock, tensors = _stock_model(config, task), _Tensors(name)
+    stock, tensors = _stock_model(name, config, task), _Tensors(name)
     if not has_setting and _has_trained_head(stock, config, tensors):
         return Chosen(OWN_HEAD)
     if (of_sentences := _of_sentence_encoder(name)) is not None:
@@ -184,21 +184,24 @@ def set_pooling(config: Any, pooling: str, task: Task) -> Any:
     return pooled_class(config)
 
 
-def _stock_model(config: Any, task: Task) -> Any:
+def _stock_model(name: str | Path, config: Any, task: Task) -> Any:
     """Return the model with its own head, without weights."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
     config = copy.deepcopy(config)
     kind_of(task).set_head(config, task.labels if kind_of(task).has_named_labels else ())
-    with torch.device("meta"):
-        return AutoModelForSequenceClassification.from_config(config)
+    try:
+        with torch.device("meta"):
+            return AutoModelForSequenceClassification.from_config(config)
+    except Exception as error:  # of any kind, as its values are wrong
+        raise UserError(f"{name} cannot be made by its config.json ({on_one_line(error)}).") from None
 
 
 def _has_trained_head(stock: Any, config: Any, tensors: _Tensors) -> bool:
     """Return whether the checkpoint has a trained part of the head of a sequence classifier, in the right size."""
-    classes = getattr(config, "architectures", None) or []
-    if classes and not str(classes[0]).endswith("ForSequenceClassification"):
+    classes = getattr(config, "architectures", None)
+    if isinstance(classes, list) and classes and not str(classes[0]).endswith("ForSequenceClassification"):
         return False
     base = f"{stock.base_model_prefix}."
     head = {name: tuple(tensor.shape) for name, tensor in stock.state_dict().items() if not name.startswith(base)}

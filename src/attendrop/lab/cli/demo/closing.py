@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import shutil
 import sys
 from pathlib import Path
 
 from ....methods.attendout import AttendOut
+from ....utils.shell import quoted
 from ...runs import Result
 from ..console import console
 from .folder import Reviews
@@ -60,12 +60,12 @@ def print_next_steps(options: DemoOptions, model: Path, page: Path) -> None:
         page: The report of the comparison.
     """
     program, folder = _program(), options.output_dir
-    yours = f"--model {shlex.quote(str(model))} --train-file yours.csv --text text --label label"
+    yours = f"--model {quoted(model)} --train-file yours.csv --text text --label label"
     console.print("\nWhat to try next", style="bold")
     console.print("# look at the report in a browser", style="dim")
     _print_command(page.absolute().as_uri())
     console.print("# predict your own review", style="dim")
-    _print_command(f'{program} predict {shlex.quote(str(folder / "addrop"))} "a film that never quite takes off"')
+    _print_command(f'{program} predict {quoted(folder / "addrop")} "a film that never quite takes off"')
     console.print("# look at your own CSV file, train on it; --text and --label name its columns", style="dim")
     _print_command(f"{program} check yours.csv --text text --label label")
     _print_command(f"{program} train {yours} --method {RUNS['addrop'].method} --output-dir runs/yours")
@@ -80,9 +80,9 @@ def _program() -> str:
     """Return how this program was called, for commands that can be copied."""
     called = Path(sys.argv[0])
     if called.name != "attendrop":
-        return f"{shlex.quote(sys.executable)} -m attendrop"
+        return f"{quoted(sys.executable)} -m attendrop"
     on_path = shutil.which("attendrop")
-    return "attendrop" if on_path and Path(on_path).samefile(called) else shlex.quote(str(called))
+    return "attendrop" if on_path and Path(on_path).samefile(called) else quoted(called)
 
 
 def _print_command(text: str) -> None:
