@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import shorten
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from studies import RESULTS, defaults, few_shot, simple_baselines
@@ -127,18 +126,31 @@ def selective() -> str:
     return table(["set", "accuracy", "coverage, of 90 %", "classes listed", "target 90 %", "target 95 %"], lines)
 
 
+def _ends(text: str) -> str:
+    """Return the beginning and the end of a sentence, which has the advice."""
+    return text if len(text) <= 220 else f"{text[:70]} … {text[-140:]}"
+
+
 def messy_files() -> str:
     """From files in the forms of their authors to predictions: what was typed and said, now and before."""
     lines = []
     for row in last_rows(RESULTS / "messy-files.csv", ("data set",)):
         flags = row["train"].removeprefix("attendrop train --model M --train-file ")
-        said, said_before = (shorten(row[name], 160, placeholder=" …") for name in ("said", "said before"))
-        before = "the same" if said_before == said else said_before or "accepted"
+        said, said_before = row["said"], row["said before"]
+        before = "the same" if said_before == said else _ends(said_before) or "accepted"
         if row["accepted before"] == "False":
-            before += " (no flag helps)"
+            before += " (not with these flags)"
         score = f"{row['predictions']} ({row['form']}), {row['metric']} {float(row['score']):.2f}"
-        cells = [row["data set"], f"`{flags}`", row["stops"], said or "accepted", row["stops before"], before, score]
-        lines.append([cell.replace("|", "\\|") for cell in cells])
+        cells = [
+            row["data set"],
+            f"`{flags}`",
+            row["stops"],
+            _ends(said) or "accepted",
+            row["stops before"],
+            before,
+            score,
+        ]
+        lines.append([cell.replace("|", "\\|") for cell in [*cells, score]])
     titles = ["data set", "file and flags", "stops", "what `check` said first", "stops before", "before"]
     return table([*titles, "predictions, score"], lines)
 
