@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import gzip
 import io
-import shlex
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from ....errors import UserError
 from ....utils.limits import growth_limit, read_bytes, read_stream
+from ....utils.shell import quoted
 from .binary import read_arrow, read_parquet, read_xlsx
 from .delimited import read_csv, read_tsv
 from .documents import read_json
@@ -92,8 +92,8 @@ def read_table(
     is_compressed = file.suffix.lower() == ".gz"
     suffix = Path(file.stem).suffix.lower() if is_compressed else file.suffix.lower()
     if suffix in _ADVICE:
-        new = shlex.quote(str(file.with_suffix(".conll")))
-        advice = _ADVICE[suffix].format(name=shlex.quote(str(file)), new=new)
+        new = quoted(file.with_suffix(".conll"))
+        advice = _ADVICE[suffix].format(name=quoted(file), new=new)
         raise UserError(f"{path} {advice}; the formats are {', '.join(_READERS)}, with or without .gz.")
     try:
         raw = read_bytes(file) if content is None else content
