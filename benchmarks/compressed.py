@@ -195,7 +195,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     name = options.name or Path(options.model).name
     shared = conditions(options.device, model=name, attention=model.config._attn_implementation, onnxruntime=runtime)
     for size in options.sizes:
-        batch = {name: x.to(options.device) for name, x in texts(*size, vocabulary).items()}
+        batch = {name: x.to(options.device) for name, x in texts(size[0], size[1], vocabulary).items()}
         errors = differences(candidates, batch)
         rows = rows_of(size, measured(candidates, batch, options.seconds, max(2, options.rounds)), errors)
         for row in rows:

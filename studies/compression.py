@@ -383,7 +383,8 @@ def keep_probabilities(options: argparse.Namespace, unit: Unit) -> None:
     """Keep what the ensemble of a task needs of this seed."""
     known, name = _probabilities(options), f"{unit.task}-{unit.seed}"
     if name not in known:
-        np.savez_compressed(_kept(options), **known, **{name: unit.probabilities()})
+        known[name] = unit.probabilities()
+        np.savez_compressed(_kept(options), **known)
 
 
 def _probabilities(options: argparse.Namespace) -> dict[str, Any]:

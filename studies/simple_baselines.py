@@ -2,10 +2,10 @@
 
     python -m studies.simple_baselines --model DIR --data DIR --sizes 100 300 1000 --seeds 3
 
-`--data` is a folder of Parquet files: `arena/<name>/{train,test}.parquet`, `glue/<name>/` and `conll2003/`. For every
-set, size and seed, that many training examples are drawn; of sets named `k-shot`, that many of each class. The tool
-gets them as a file and nothing else: it splits off its own validation data and chooses everything. The linear models
-get all of them:
+`--data` is a folder of Parquet files: `arena/<name>/{train,test}.parquet`, `glue/<name>/`, `conll2003/`, and `harder/`,
+which `studies.harder_files` writes. For every set, size and seed, that many training examples are drawn; of sets named
+`k-shot`, that many of each class. The tool gets them as a file and nothing else: it splits off its own validation data
+and chooses everything. The linear models get all of them:
 
     words     TF-IDF of words and pairs of words, logistic or ridge regression whose strength cross-validation
               chooses; in tagging, features of the word and its neighbours
@@ -40,6 +40,7 @@ from . import RESULTS
 
 OUTPUT = RESULTS / "simple-baselines.csv"
 TOOL, WORDS, FROZEN = "tool", "words", "frozen"
+ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")  # of CoNLL 2003
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class DataSet:
         text: The columns with texts.
         label: The column with the label.
         metric: What it is scored with.
-        shots: Training examples of each class; 0 = as many as `--sizes` says, whatever their classes.
+        shots: Training examples of each class; classes that have fewer are left out. 0 = as many as `--sizes` says,
+            whatever their classes.
         scale: Numbers are multiplied by it: a file whose labels go from 0 to 100 is not rare.
     """
 
@@ -69,6 +71,10 @@ class DataSet:
 
 def _arena(name: str, **more: Any) -> DataSet:
     return DataSet(more.pop("called", name), f"arena/{name}/train.parquet", f"arena/{name}/test.parquet", **more)
+
+
+def _harder(name: str, **more: Any) -> DataSet:
+    return DataSet(more.pop("called", name), f"harder/{name}/train.parquet", f"harder/{name}/test.parquet", **more)
 
 
 def _glue(name: str, *text: str, train: str = "train", metric: str = "accuracy", **more: Any) -> DataSet:
@@ -94,6 +100,15 @@ DATA_SETS = (
     _arena("stackoverflow", called="stackoverflow 5-shot", shots=5),
     _arena("trec", called="trec 8-shot", shots=8),
     _arena("tweet_emotion", called="tweet_emotion 8-shot", shots=8),
+    # harder ones, of `studies.harder_files`
+    _harder("sms_spam", metric="macro_f1"),
+    _harder("reuters52", metric="macro_f1"),
+    _harder("trec_fine", called="trec_fine 5-shot", shots=5),
+    _harder("german_reviews"),
+    _harder("german_tags", text=("tokens",), label="tags", metric="token_accuracy"),
+    _harder("tweet_sentiment", metric="pearson"),
+    _harder("flesch", metric="r2"),
+    _harder("topics", metric="micro_f1"),
 )  # fmt: skip
 BY_NAME = {data_set.name: data_set for data_set in DATA_SETS}
 
@@ -116,7 +131,9 @@ def drawn(data_set: DataSet, folder: Path, size: int, seed: int, tested: int) ->
     columns = [*data_set.text, data_set.label]
     pool, test = (pandas.read_parquet(folder / name)[columns] for name in (data_set.train, data_set.test))
     if data_set.shots:
+        pool = pool[pool.groupby(data_set.label)[data_set.label].transform("size") >= data_set.shots]
         train = pool.groupby(data_set.label).sample(data_set.shots, random_state=seed).sample(frac=1, random_state=seed)
+        test = test[test[data_set.label].isin(train[data_set.label])]
     else:
         train = pool.sample(min(size, len(pool)), random_state=seed)
     test = test.sample(min(tested, len(test)), random_state=0)
@@ -142,19 +159,19 @@ def of_tool(data_set: DataSet, train: Any, test: Any, options: argparse.Namespac
         result = fine_tune(
             model=options.model, train_file=folder / "train.parquet", test_file=folder / "test.parquet",
             text=data_set.text[0], text_pair=pair, label=data_set.label, seed=seed, output_dir=folder / "run",
-            kind="token_classification" if is_tagging(data_set) else "regression" if is_number(data_set) else None,
-            max_length=128, bf16=options.bf16, use_cpu=options.device == "cpu", disable_tqdm=True,
-            **dict(options.settings),
+            kind=kind_of(data_set), label_separator=";" if is_labels(data_set) else None, max_length=128,
+            bf16=options.bf16, use_cpu=options.device == "cpu", disable_tqdm=True, **dict(options.settings),
         )  # fmt: skip
         answers = pandas.read_csv(result.folder / "predictions_test.csv", keep_default_na=False, dtype=str)
     if is_tagging(data_set):
-        return _tags_of_rows(answers, test, data_set)
+        return [[_number_of(tag) for tag in row.split()] for row in answers["prediction"]]
     column = "prediction" if "prediction" in answers else answers.columns[-1]
     return answers[column].astype(test[data_set.label].dtype).tolist()
 
 
-def _tags_of_rows(answers: Any, test: Any, data_set: DataSet) -> list[Any]:
-    return [[int(tag) for tag in row.split()] for row in answers["prediction"]]
+def _number_of(tag: str) -> int:
+    """Return the number of a tag; CoNLL's may be written by name."""
+    return int(tag) if tag.isdigit() else ENTITIES.index(tag)
 
 
 def of_words(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any]:
@@ -240,6 +257,8 @@ def linear(data_set: DataSet, train: Any, gold: np.ndarray, test: Any) -> np.nda
 
     if is_number(data_set):
         return np.asarray(RidgeCV(alphas=np.logspace(-3, 4, 15)).fit(train, gold).predict(test))
+    if is_labels(data_set):
+        return _labels(train, gold, test)
     folds = min(5, int(np.bincount(np.unique(gold, return_inverse=True)[1]).min()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -247,6 +266,29 @@ def linear(data_set: DataSet, train: Any, gold: np.ndarray, test: Any) -> np.nda
             return np.asarray(LogisticRegression(C=10.0, max_iter=200).fit(train, gold).predict(test))
         grid = {"C": np.logspace(-4, 3, 8)}
         return np.asarray(GridSearchCV(LogisticRegression(max_iter=300), grid, cv=folds).fit(train, gold).predict(test))
+
+
+def _labels(train: Any, gold: np.ndarray, test: Any) -> np.ndarray:
+    """Return the labels above a threshold, which has the best micro F1 on held-out folds."""
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    from attendrop.lab.statistics.linear import fit_logistic_labels, folds_of
+    from attendrop.lab.tasks.kinds.heads import WORD_STRENGTHS
+
+    names = MultiLabelBinarizer()
+    targets = names.fit_transform([_split(value) for value in gold])
+    more = {} if isinstance(train, np.ndarray) else {"strengths": WORD_STRENGTHS}
+    held_out = np.zeros(targets.shape)
+    for fit, held in folds_of(None, len(targets)):
+        held_out[held] = fit_logistic_labels(train[fit], targets[fit], **more)(train[held])
+    thresholds = np.unique(np.quantile(held_out, np.linspace(0.5, 1, 101)))
+    best = max(thresholds, key=lambda at: 2 * targets[held_out >= at].sum() / ((held_out >= at).sum() + targets.sum()))
+    predicted = fit_logistic_labels(train, targets, **more)(test) >= best
+    return np.array([";".join(labels) for labels in names.inverse_transform(predicted.astype(int))], object)
+
+
+def _split(labels: str) -> list[str]:
+    return [name for name in labels.split(";") if name]
 
 
 MODELS: dict[str, Callable[..., list[Any] | None]] = {TOOL: of_tool, WORDS: of_words, FROZEN: of_frozen}
@@ -257,28 +299,49 @@ MODELS: dict[str, Callable[..., list[Any] | None]] = {TOOL: of_tool, WORDS: of_w
 
 def is_number(data_set: DataSet) -> bool:
     """Return whether the labels are numbers."""
-    return data_set.metric == "pearson"
+    return data_set.metric in ("pearson", "r2")
 
 
 def is_tagging(data_set: DataSet) -> bool:
     """Return whether each word has a label."""
-    return data_set.metric == "entity_f1"
+    return data_set.metric in ("entity_f1", "token_accuracy")
+
+
+def is_labels(data_set: DataSet) -> bool:
+    """Return whether an example has any number of labels."""
+    return data_set.metric == "micro_f1"
+
+
+def kind_of(data_set: DataSet) -> str | None:
+    """Return the kind that the file alone does not say; None for classes."""
+    kinds = {"token_classification": is_tagging, "regression": is_number, "multilabel": is_labels}
+    return next((kind for kind, holds in kinds.items() if holds(data_set)), None)
 
 
 def score(data_set: DataSet, answers: Sequence[Any], gold: Sequence[Any]) -> float:
     """Return the score of answers, with the function of the field's library."""
     from scipy.stats import pearsonr
-    from seqeval.metrics import f1_score
-    from sklearn.metrics import accuracy_score, matthews_corrcoef
+    from seqeval.metrics import f1_score as entity_f1
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_score
 
     if data_set.metric == "pearson":
         return float(pearsonr(answers, gold)[0]) if np.std(answers) else 0.0
+    if data_set.metric == "token_accuracy":
+        return float(accuracy_score(np.concatenate(list(gold)), np.concatenate(list(answers))))
     if is_tagging(data_set):
-        names = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(f1_score(*([[names[tag] for tag in row] for row in rows] for rows in (gold, answers))))
-    return float({"accuracy": accuracy_score, "mcc": matthews_corrcoef}[data_set.metric](gold, answers))
+            return float(entity_f1(*([[ENTITIES[tag] for tag in row] for row in rows] for rows in (gold, answers))))
+    if is_labels(data_set):
+        pairs = [(set(_split(mine)), set(_split(theirs))) for mine, theirs in zip(answers, gold, strict=True)]
+        shared, all_of_both = (
+            sum(map(of, pairs)) for of in (lambda p: len(p[0] & p[1]), lambda p: len(p[0]) + len(p[1]))
+        )
+        return 2 * shared / max(all_of_both, 1)
+    if data_set.metric == "macro_f1":
+        return float(f1_score(gold, answers, average="macro", zero_division=0.0))
+    known = {"accuracy": accuracy_score, "mcc": matthews_corrcoef, "r2": r2_score}
+    return float(known[data_set.metric](gold, answers))
 
 
 def noise(data_set: DataSet, one: Sequence[Any], other: Sequence[Any], gold: Sequence[Any]) -> float:
@@ -381,6 +444,28 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         f"within noise; in {better} its mean is at least as high.\n\n"
     )
     return text + table(titles, lines)
+
+
+def ablations(rows: Sequence[dict[str, Any]]) -> str:
+    """Return what the default recipe gains over each other one, on the same draws.
+
+    Args:
+        rows: Rows of the file; those of other recipes have a name of their own (`--recipe`, `--set`).
+    """
+    draw = ("model", "data set", "examples", "seed", "tested")
+    usual = {tuple(row[name] for name in draw): row for row in rows if row["recipe"] == "default"}
+    gains: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in draw)
+        if row["recipe"] != "default" and key in usual:
+            name = f"{row['data set']}, {row['examples']}"
+            gains.setdefault(row["recipe"], {}).setdefault(name, []).append(float(usual[key][TOOL]) - float(row[TOOL]))
+    lines = [
+        [recipe, name, str(len(points)), f"{statistics.fmean(points):+.1f}"]
+        for recipe, cells in gains.items()
+        for name, points in [*cells.items(), ("mean of the cells", [statistics.fmean(of) for of in cells.values()])]
+    ]
+    return table(["other recipe", "data set, examples", "draws", "the default gains"], lines) if lines else ""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import shorten
 
 from attendrop.lab.tasks.catalogue import RENAMED_KINDS
-from studies import RESULTS, defaults
+from studies import RESULTS, defaults, few_shot, simple_baselines
 from studies.verdict import seeds
 
 from .examples import TITLES, lines
@@ -105,6 +104,13 @@ def public_files() -> str:
     )
 
 
+def against_simple_models() -> str:
+    """The default recipe beside two linear models."""
+    return simple_baselines.markdown(
+        [row for row in simple_baselines.read(simple_baselines.OUTPUT) if row["recipe"] == "default"]
+    )
+
+
 def selective() -> str:
     """Coverage of prediction sets, and the accuracy of answers above a threshold, on real sets."""
     lines = []
@@ -120,18 +126,31 @@ def selective() -> str:
     return table(["set", "accuracy", "coverage, of 90 %", "classes listed", "target 90 %", "target 95 %"], lines)
 
 
+def _ends(text: str) -> str:
+    """Return the beginning and the end of a sentence, which has the advice."""
+    return text if len(text) <= 220 else f"{text[:70]} … {text[-140:]}"
+
+
 def messy_files() -> str:
     """From files in the forms of their authors to predictions: what was typed and said, now and before."""
     lines = []
     for row in last_rows(RESULTS / "messy-files.csv", ("data set",)):
         flags = row["train"].removeprefix("attendrop train --model M --train-file ")
-        said, said_before = (shorten(row[name], 160, placeholder=" …") for name in ("said", "said before"))
-        before = "the same" if said_before == said else said_before or "accepted"
+        said, said_before = row["said"], row["said before"]
+        before = "the same" if said_before == said else _ends(said_before) or "accepted"
         if row["accepted before"] == "False":
-            before += " (no flag helps)"
+            before += " (not with these flags)"
         score = f"{row['predictions']} ({row['form']}), {row['metric']} {float(row['score']):.2f}"
-        cells = [row["data set"], f"`{flags}`", row["stops"], said or "accepted", row["stops before"], before, score]
-        lines.append([cell.replace("|", "\\|") for cell in cells])
+        cells = [
+            row["data set"],
+            f"`{flags}`",
+            row["stops"],
+            _ends(said) or "accepted",
+            row["stops before"],
+            before,
+            score,
+        ]
+        lines.append([cell.replace("|", "\\|") for cell in [*cells, score]])
     titles = ["data set", "file and flags", "stops", "what `check` said first", "stops before", "before"]
     return table([*titles, "predictions, score"], lines)
 
@@ -140,6 +159,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     "defaults": chosen_defaults,
     "public-files": public_files,
+    "simple-baselines": against_simple_models,
+    "recipe-parts": lambda: simple_baselines.ablations(simple_baselines.read(simple_baselines.OUTPUT)),
+    "few-shot": lambda: few_shot.markdown(simple_baselines.read(few_shot.OUTPUT)),
     "messy-files": messy_files,
     "selective": selective,
     "seeds-to-decide": seeds.markdown,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from transformers import AutoTokenizer
 from attendrop import load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.runs import fine_tune
+from attendrop.lab.runs.baselines import _is_clear
+from attendrop.lab.runs.frozen import fit_pairs
+from attendrop.lab.tasks import METRICS, Task
+from attendrop.lab.tasks.kinds.answers import ClassAnswers
+from attendrop.lab.tasks.kinds.heads import LinearHead, NumberHead
 from helpers.cli_tools import OTHER, save_encoder, sentences, write_csv
 
 
@@ -81,6 +87,17 @@ def test_words_that_win_are_named_first(folder: Path) -> None:
     assert result.sentence in repr(result)
     assert "TF-IDF" in result._repr_html_()
     assert not run(folder, "without", no_baselines=True).record.baselines.scores
+
+
+def test_few_examples_show_no_difference() -> None:
+    """One more right answer of four, and even three, are noise; a resample that lacks it would say so."""
+    task = Task("t", "classification", ("text",), "label", labels=("a", "b"))
+    for metric, level in (("accuracy", 0.05), ("macro_f1", 0.025)):
+        for right, count, is_clear in ((1, 4, False), (3, 30, False), (12, 60, True)):
+            gold = np.arange(count) % 2
+            one, other = (np.eye(2)[gold].astype(float), np.eye(2)[np.where(np.arange(count) < right, 1 - gold, gold)])
+            answers = [ClassAnswers(task, values, gold) for values in (one, other)]
+            assert _is_clear(METRICS[metric], *answers, level) == is_clear, (metric, right, count)
 
 
 def test_the_frozen_head_is_kept_where_it_is_better(folder: Path) -> None:
@@ -166,3 +183,31 @@ def test_settings_that_contradict_each_other_are_refused(folder: Path) -> None:
         run(folder, "refused", keep_best_of=True, no_baselines=True)
     with pytest.raises(UserError, match="head_start is 'zero'"):
         run(folder, "refused", head_start="zero")
+
+
+def test_pairs_are_drawn_towards_the_cosine_and_keep_their_features() -> None:
+    """Few examples do not find the sum of many products by themselves; the solution is one of the same features."""
+    draw, width = np.random.default_rng(0), 64
+    u, v = (draw.normal(size=(560, width)) for _ in range(2))
+    v += draw.uniform(0, 3, (560, 1)) * u
+    u, v = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (u, v))
+    features, cosine = np.concatenate([u, v, abs(u - v), u * v], 1).astype(np.float32), (u * v).sum(1)
+    gold = 100 * cosine + draw.normal(size=560)
+    for targets, kind in ((gold, NumberHead()), ((gold > np.median(gold)).astype(int), LinearHead())):
+        outputs = 1 if kind.groups(targets) is None else 2
+        plain, drawn = (
+            fit(features[:60], targets[:60], outputs)(features[60:]) for fit in (kind.fit, partial(fit_pairs, kind))
+        )
+        assert drawn.shape == plain.shape == (500, outputs)
+        if outputs == 1:
+            assert np.corrcoef(drawn[:, 0], gold[60:])[0, 1] > 0.99 > np.corrcoef(plain[:, 0], gold[60:])[0, 1]
+        else:
+            right, right_plain = (float((of.argmax(1) == targets[60:]).mean()) for of in (drawn, plain))
+            assert right > max(0.9, right_plain + 0.03)
+    # literally: the fit of the features beside the cosine, of which one weight is the same for all products
+    size = np.sqrt(features[:60].var(0, dtype=float).sum()) / cosine[:60].std()
+    beside = np.concatenate([features, size * features[:, -width:].sum(1, keepdims=True, dtype=float)], 1)
+    literal = NumberHead().fit(beside[:60], gold[:60], 1)(beside[60:])
+    assert np.allclose(fit_pairs(NumberHead(), features[:60], gold[:60], 1)(features[60:]), literal, rtol=1e-5)
+    same = np.repeat(features[:1], 10, 0)  # the cosine is constant
+    assert np.isfinite(fit_pairs(NumberHead(), same, gold[:10], 1)(same)).all()

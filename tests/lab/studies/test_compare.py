@@ -261,7 +261,7 @@ def test_the_report_shows_both_intervals_and_why_a_verdict_is_withheld() -> None
     assert score.population is not None
     for shown in (render_markdown(analysis), render_page(analysis)):
         assert "over seeds alone" in shown
-        assert "no “no difference”: 1 of 12 runs collapsed or learned nothing, and 0 of the baseline" in shown
+        assert "“no difference” is withheld: 1 of 12 runs collapsed or learned nothing, and 0 of the baseline" in shown
 
 
 @pytest.mark.parametrize("how", ["failed", "most frequent answer", "far below"])

@@ -125,7 +125,7 @@ def test_a_model_without_a_head_is_noted(tmp_path: Path) -> None:
     ).save_pretrained(tmp_path)
     notes: list[str] = []
     load_model(tmp_path, RTE, notes=notes)
-    assert notes == [f"pooled_head.bias, pooled_head.weight are not in {tmp_path} and are initialised at random"]
+    assert notes == [f"pooled_head.bias, pooled_head.weight are not in {tmp_path}: they are new"]
 
 
 def test_weights_in_half_precision_are_loaded_in_float32(original: Path, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ of adapting it to a random head. Kumar et al. (arXiv 2202.10054) train the head 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from torch import nn
 
 from ...errors import UserError
 from ...model.modes import evaluating
+from ...model.pooled_config import encodes_apart
 from ...model.sites import pretrained_part, unwrapped
 from ...random import all_preserved
 from .. import tasks
@@ -161,9 +164,10 @@ def solve(
         if len(targets) < 2:
             return None
         layer = _layers(model)[name]
-        solution = linear.fit(features, linear.targets(targets), layer.out_features)
-        is_separate = getattr(unwrapped(model).config, "attendrop_pairs", None) == "separate"
-        first = solution if is_separate else linear.start(solution, features)
+        is_apart = encodes_apart(unwrapped(model).config)
+        fit = functools.partial(fit_pairs, linear) if is_apart else linear.fit
+        solution = fit(features, linear.targets(targets), layer.out_features)
+        first = solution if is_apart else linear.start(solution, features)
         frozen = Frozen(model, name, solution, first, len(targets), linear.fitted_by)
         if hasattr(unwrapped(model), "output_scale"):
             frozen.scale, frozen.shift = float(np.std(targets)) or 1.0, float(np.mean(targets))
@@ -174,6 +178,29 @@ def solve(
     if origin is not None:
         model.to(origin)
     return frozen
+
+
+def fit_pairs(linear: Any, features: Array, targets: Array, outputs: int) -> Linear:
+    """Fit a linear model to features of pairs, `[u, v, |u − v|, u ∗ v]`, that is drawn towards the cosine of u and v.
+
+    A sentence encoder was trained so that the cosine says how similar two texts are, which few examples do not teach
+    again. It is the sum of u ∗ v: one more feature, as large as all others together, so that the regularisation hardly
+    touches its weight. This is added to the weights of u ∗ v afterwards, and the model has the same features as before.
+
+    Args:
+        linear: How the kind of task fits a linear model.
+        features: `[N, 4 d]`.
+        targets: The gold answer of each row.
+        outputs: The number of outputs.
+    """
+    width = features.shape[1] // 4
+    cosine = features[:, -width:].sum(1, keepdims=True, dtype=np.float64)
+    spread = float(cosine.std())
+    size = float(np.sqrt(features.var(0, dtype=np.float64).sum())) / spread if spread > 1e-6 else 0.0
+    fitted: Linear = linear.fit(np.concatenate([features, size * cosine], 1), targets, outputs)
+    weight = fitted.weight[:, :-1].copy()
+    weight[:, -width:] += size * fitted.weight[:, -1:]
+    return dataclasses.replace(fitted, weight=weight)
 
 
 def move(model: Any, arguments: Any) -> torch.device | None:

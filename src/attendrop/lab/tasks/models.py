@@ -338,7 +338,7 @@ def _loading_notes(
     missing = sorted(key for key in report["missing_keys"] if key not in SCALES)
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")
+        notes.append(f"{', '.join(missing[:4])}{more} are not in {name}: they are new")
     if not resized and not missing and (old := _other_labels(old_labels, labels)):
         notes.append(
             f"the head of {name} was trained for the labels {', '.join(old)} and is now used for {', '.join(labels)}"

@@ -71,14 +71,18 @@ def remarks(outcome: str, comparison: Verdicts) -> list[str]:
     """
     parts = []
     if comparison.interval and comparison.widest != comparison.interval:
-        parts.append(f"over seeds alone {interval(outcome, comparison.interval)}")
+        parts.append(f"over seeds alone {_unbroken(interval(outcome, comparison.interval))}")
     if isinstance(comparison, TaskSummary) and comparison.new_task:
-        parts.append(f"on one new task {interval(outcome, comparison.new_task)}")
+        parts.append(f"on one new task {_unbroken(interval(outcome, comparison.new_task))}")
     if comparison.withheld and (of := comparison.collapses):
         failed = f"{of.method} of {of.of} runs collapsed or learned nothing, and {of.baseline} of the baseline"
         at_most = f"up to {100 * max(of.bound, of.bound_of_baseline):.0f} % of runs may collapse"
-        parts.append(f"no “{comparison.withheld}”: {failed if of.method or of.baseline else at_most}")
+        parts.append(f"“{comparison.withheld}” is withheld: {failed if of.method or of.baseline else at_most}")
     return parts
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def shrunk_tasks(analysis: Analysis) -> list[tuple[str, str, str, str]]:
