@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -548,3 +549,13 @@ def test_words_that_differ_most_are_proposed_as_the_text(
     path = excel(tmp_path / "a.xlsx", ("state", "item", "number", "name"), *rows)
     with pytest.raises(UserError, match=proposal):
         load_files(path)
+
+
+def test_the_command_that_is_advised_for_conllu_works(tmp_path: Path) -> None:
+    words = "".join(f"{i}\tword{i}\tword\tNOUN\tX\t_\t0\troot\t_\t_\n" for i in range(1, 5))
+    path = file(tmp_path, "my words.conllu", f"# sent_id = 1\n# text = words\n{words}\n# sent_id = 2\n{words}\n")
+    with pytest.raises(UserError, match=r"cut -f 2,4") as refused:
+        read_table(path)
+    command = str(refused.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    assert rows_of(path.with_suffix(".conll"))[1] == ([f"word{i}" for i in range(1, 5)], ["NOUN"] * 4)

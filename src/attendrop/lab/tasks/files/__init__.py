@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ....errors import UserError
 from ....utils.limits import growth_limit, read_bytes, read_stream
+from ....utils.shell import quoted
 from .binary import read_arrow, read_parquet, read_xlsx
 from .delimited import read_csv, read_tsv
 from .documents import read_json
@@ -60,7 +61,7 @@ _ADVICE = {
     **dict.fromkeys((".arrow", ".feather"), "is an Arrow file; save it as Parquet, for example with to_parquet"),
     **dict.fromkeys(
         (".conllu", ".conllup"),
-        "has ten columns for each word; keep the word and one of its tags, for example with `cut -f 2,4`",
+        "has ten columns for each word; keep the word and one of its tags, as `cut -f 2,4 {name} > {new}` does",
     ),
     **dict.fromkeys((".pkl", ".pickle"), "is a pickle, and loading one runs the code in it; save the table as CSV"),
 }
@@ -91,7 +92,9 @@ def read_table(
     is_compressed = file.suffix.lower() == ".gz"
     suffix = Path(file.stem).suffix.lower() if is_compressed else file.suffix.lower()
     if suffix in _ADVICE:
-        raise UserError(f"{path} {_ADVICE[suffix]}; the formats are {', '.join(_READERS)}, with or without .gz.")
+        new = quoted(file.with_suffix(".conll"))
+        advice = _ADVICE[suffix].format(name=quoted(file), new=new)
+        raise UserError(f"{path} {advice}; the formats are {', '.join(_READERS)}, with or without .gz.")
     try:
         raw = read_bytes(file) if content is None else content
     except OSError as error:
