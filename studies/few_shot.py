@@ -24,7 +24,7 @@ from benchmarks.records import append, conditions
 from docs.tables.markdown import table
 
 from . import RESULTS
-from .simple_baselines import BY_NAME, drawn, noise, of_tool, read, score
+from .simple_baselines import BY_NAME, TOOL, drawn, noise, of_tool, read, score
 
 OUTPUT = RESULTS / "few-shot.csv"
 SETS = ("trec", "stackoverflow", "tweet_emotion", "cr", "subj", "mpqa")
@@ -60,7 +60,7 @@ def row_of(name: str, shots: int, seed: int, options: argparse.Namespace) -> dic
     data_set = dataclasses.replace(BY_NAME[name], shots=shots)
     train, test = drawn(data_set, options.data, 0, seed, options.tested)
     gold, answers, seconds = test["label"].tolist(), {}, {}
-    for called in ("attendrop", "SetFit"):
+    for called in (TOOL, "SetFit"):
         begun = time.perf_counter(), time.process_time()
         if called == "SetFit":
             answers[called] = of_setfit(train, test, options.model, options.device, seed)
@@ -72,7 +72,7 @@ def row_of(name: str, shots: int, seed: int, options: argparse.Namespace) -> dic
         "model": Path(options.model).name, "data set": name, "shots": shots, "examples": len(train),
         "tested": len(test), "seed": seed,
         **{called: round(100 * score(data_set, given, gold), 2) for called, given in answers.items()},
-        "noise": round(100 * noise(data_set, answers["attendrop"], answers["SetFit"], gold), 2),
+        "noise": round(100 * noise(data_set, answers[TOOL], answers["SetFit"], gold), 2),
         **seconds, **conditions(options.device),
     }  # fmt: skip
 
@@ -90,12 +90,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     for (model, name, shots), mine in groups.items():
         mean = {
             column: statistics.fmean(float(row[column]) for row in mine)
-            for column in ("attendrop", "SetFit", "noise", "attendrop processor seconds", "SetFit processor seconds")
+            for column in (TOOL, "SetFit", "noise", f"{TOOL} processor seconds", "SetFit processor seconds")
         }
         lines.append(
-            [model, name, shots, str(len(mine)), f"{mean['SetFit']:.1f}", f"{mean['attendrop']:.1f}",
-             f"{mean['attendrop'] - mean['SetFit']:+.1f} ± {mean['noise']:.1f}",
-             f"{mean['SetFit processor seconds']:.0f} / {mean['attendrop processor seconds']:.0f}"]
+            [model, name, shots, str(len(mine)), f"{mean['SetFit']:.1f}", f"{mean[TOOL]:.1f}",
+             f"{mean[TOOL] - mean['SetFit']:+.1f} ± {mean['noise']:.1f}",
+             f"{mean['SetFit processor seconds']:.0f} / {mean[f'{TOOL} processor seconds']:.0f}"]
         )  # fmt: skip
     titles = ["model", "data set", "of each class", "draws", "SetFit", "attendrop train", "difference"]
     return table([*titles, "processor seconds"], lines) if lines else ""
@@ -119,7 +119,7 @@ def main() -> int:
         if any((row["model"], row["data set"], row["shots"], row["seed"]) == wanted for row in read(options.output)):
             continue
         append(options.output, [row := row_of(name, shots, seed, options)], is_quiet=True)
-        print(*(row[key] for key in ("data set", "shots", "seed", "attendrop", "SetFit")), flush=True)
+        print(*(row[key] for key in ("data set", "shots", "seed", TOOL, "SetFit")), flush=True)
     print(markdown(read(options.output)))
     return 0
 

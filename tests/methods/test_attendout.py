@@ -387,9 +387,12 @@ def run_planted(game: type[AttendOut] = Planted, rounds: int = 500, **fields: An
 
 
 def test_generator_learns_which_layer_to_drop() -> None:
-    late = torch.tensor(run_planted(rounds=300)[-50:]).mean(0)  # after 500 rounds it is above 0.9
-    assert late[1] > 0.7
-    assert late[1] - max(late[0], late[2]) > 0.25
+    curve = run_planted()
+    first = next(i for i, p in enumerate(curve) if p[1] > 0.9)
+    assert first < 500
+    late = torch.tensor(curve[-50:]).mean(0)
+    assert late[1] > 0.9
+    assert late[1] - max(late[0], late[2]) > 0.3
 
 
 class Shares(AttendOut):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pandas
 import pytest
 
 from helpers.cli_tools import save_encoder, sentences
-from studies import simple_baselines
+from studies import few_shot, simple_baselines
 from studies.harder_files import flesch
 from studies.simple_baselines import BY_NAME, DataSet, ablations, drawn, markdown, read, score, summaries
 
@@ -63,6 +64,19 @@ def test_parts_of_the_recipe_are_compared_on_the_same_draws() -> None:
     rows = [row(), row(seed=1, tool=70.0), row(recipe="first token", tool=71.0), row(recipe="first token", seed=2)]
     assert "| first token | d, 100 | 1 | +9.0 |" in ablations(rows)
     assert ablations([row()]) == ""
+
+
+def test_scores_of_few_shots_are_not_taken_for_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pandas.DataFrame({"text": [f"text {i}" for i in range(20)], "label": [0, 1] * 10})
+    for part in ("train", "test"):
+        table.to_parquet(tmp_path / f"{part}.parquet")
+    monkeypatch.setitem(BY_NAME, "subj", DataSet("subj", "train.parquet", "test.parquet"))
+    monkeypatch.setattr(few_shot, "of_tool", lambda data_set, train, test, *_: test["label"].tolist())
+    monkeypatch.setattr(few_shot, "of_setfit", lambda train, test, *_: [0] * len(test))
+    options = argparse.Namespace(model="m", data=tmp_path, tested=20, device="cpu")
+    made = few_shot.row_of("subj", 4, 0, options)
+    assert (made["tool"], made["SetFit"], made["examples"]) == (100.0, 50.0, 8)
+    assert "| m | subj | 4 | 1 | 50.0 | 100.0 | +50.0 ±" in few_shot.markdown([made])
 
 
 @pytest.mark.filterwarnings("ignore")

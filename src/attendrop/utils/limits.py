@@ -137,6 +137,8 @@ def check_model(name: str | os.PathLike[str], config: Mapping[str, Any]) -> None
     for field, value in config.items():
         if isinstance(value, dict):
             check_model(name, value)
+        if value != value:  # NaN
+            raise UserError(f"config.json of {name} has {field} = {value}, which is not a number; correct it.")
         most = MOST_LAYERS if "layer" in field else MOST_LABELS if field == "num_labels" else None
         if most is not None and isinstance(value, (int, float)) and value > most:
             raise UserError(f"config.json of {name} has {field} = {value}; at most {most:,} are allowed.")

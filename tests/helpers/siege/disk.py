@@ -52,9 +52,9 @@ def _save_pruned(siege: Siege) -> int:
 
 
 def _half(folder: str, files: Sequence[str]) -> str | None:
-    """What is missing in a folder that should be absent or whole."""
+    """What is missing in a folder that should be absent, empty or whole."""
     missing = [name for name in files if not Path(folder, name).is_file()]
-    return f"{folder} has no {missing}" if Path(folder).exists() and missing else None
+    return f"{folder} has no {missing}" if missing and any(Path(folder).glob("*")) else None
 
 
 def _writer(siege: Siege, name: str, words: list[object], output: str) -> Case:

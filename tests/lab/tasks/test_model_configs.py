@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.lab.cli.boundary import reported
 from attendrop.lab.tasks import find_task, load_model
 from helpers.wordpiece import make_tokenizer, save_model
 
@@ -35,6 +36,7 @@ def changed(original: Path, folder: Path, **fields: Any) -> Path:
         ({"num_hidden_layers": 10**9}, r"has num_hidden_layers = 1000000000; at most 1,000 are allowed"),
         ({"num_labels": 10**9}, r"has num_labels = 1000000000; at most 100,000 are allowed"),
         ({"text_config": {"num_layers": 10**5}}, r"has num_layers = 100000; at most 1,000 are allowed"),
+        ({"layer_norm_eps": float("nan")}, r"has layer_norm_eps = nan, which is not a number"),
         ({"vocab_size": 10**10}, r"describes [\d,]+ parameters, and its weights have [\d,]+ bytes"),
         ({"intermediate_size": 10**9}, r"describes [\d,]+ parameters, and its weights have [\d,]+ bytes"),
         ({"num_attention_heads": 0}, r"cannot be made by its config.json \(integer modulo by zero\)"),
@@ -48,6 +50,20 @@ def test_wrong_values_are_one_sentence(original: Path, tmp_path: Path, fields: d
     with pytest.raises(UserError, match=message) as refused:
         load_model(folder, RTE)
     assert "\n" not in str(refused.value)
+
+
+def test_an_error_in_the_code_of_a_model_is_one_sentence(
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of the traceback
+    monkeypatch.setattr("tempfile.tempdir", None)
+    model = load_model(changed(original, tmp_path / "model", chunk_size_feed_forward="x"), RTE)
+    with pytest.raises(TypeError) as raised:
+        model(**model.dummy_inputs)
+    assert reported(raised.value) == 2
+    shown = capsys.readouterr().err
+    assert "transformers cannot run the model (TypeError: '>' not supported between instances" in shown
+    assert len(shown.splitlines()) == 1
 
 
 @pytest.mark.parametrize("layers", [0, 1])

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
+from pathlib import Path
 
 from ...errors import DivergedError, UserError, on_one_line
 from ...methods._own import place_of
@@ -19,6 +20,7 @@ from .launch import is_main_process
 from .packages import NAMES, sentence_about
 
 DEBUG = "ATTENDROP_DEBUG"
+_OF_MODELS = ("pytorch_utils.py", "modeling_utils.py", "configuration_utils.py", "masking_utils.py")  # and models/
 _ISSUES = "https://github.com/attendrop/attendrop/issues"
 
 
@@ -47,6 +49,13 @@ def reported(error: Exception) -> int:
     if place := place_of(error):
         print_error(f"your method failed in {place}: {type(error).__name__}: {on_one_line(error)}{_kept(error)}.")
         return 2
+    if _is_of_model(error):
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
+        print_error(
+            f"transformers cannot run the model ({reason}){_kept(error)}; see whether its config.json is right, and if "
+            f"it is, report it at {_ISSUES}."
+        )
+        return 2
     print_error(_bug(error))
     return 1
 
@@ -72,6 +81,13 @@ def _explained(error: Exception) -> str | None:
         module = (error.name or "").partition(".")[0]
         return f"this needs {sentence_about([module])}" if module in NAMES else None
     return None
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Return whether an error was raised by the code of a model or of its configuration in transformers."""
+    frames = traceback.extract_tb(error.__traceback__)
+    parts = Path(frames[-1].filename).parts if frames else ()
+    return "transformers" in parts and ("models" in parts or parts[-1] in _OF_MODELS)
 
 
 def _bug(error: Exception) -> str:

@@ -132,6 +132,6 @@ def _takes(model: Any, tokenizer: Any, task: Task, length: int) -> bool:
     try:
         with torch.no_grad():
             model(**{name: value.to(model.device) for name, value in inputs.items()})
-    except (IndexError, RuntimeError, ValueError):
+    except (IndexError, RuntimeError, TypeError, ValueError):
         return False
     return True
