@@ -86,6 +86,8 @@ _OF_OWN_FILES = (
     "drop_bad_rows",
 )
 
+_COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # of torch.compile
+
 
 def check_settings(config: RunConfig) -> None:
     """Check every setting that is wrong in itself or beside another one.
@@ -139,7 +141,7 @@ def _choices() -> dict[str, list[str]]:
     from transformers.utils import logging
 
     levels = [*logging.get_log_levels_dict(), "passive"]
-    choices = {"log_level": levels, "log_level_replica": levels}
+    choices = {"log_level": levels, "log_level_replica": levels, "torch_compile_mode": [*_COMPILE_MODES]}
     for field in dataclasses.fields(Seq2SeqTrainingArguments):
         if "choices" in field.metadata:
             choices[field.name] = list(field.metadata["choices"])
