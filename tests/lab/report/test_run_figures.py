@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_is_refused(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(UserError, match=r"the runs have different scores \(accuracy, mcc\); choose one with --metric"):
         plot_runs([runs / "plain", tmp_path], tmp_path / "a.png")
-    assert run(["curves", str(runs / "plain"), "--output", str(tmp_path / "a.pdf")]) == 2
+    assert run(["curves", str(runs / "plain"), "--output", str(tmp_path / "a.txt")]) == 2
     assert run(["robustness", str(tmp_path / "missing")]) == 2
 
 

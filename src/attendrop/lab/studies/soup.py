@@ -108,10 +108,10 @@ def make_soup(
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     resolved = resolve_settings(config, tasks.load_config(config.model, trust_remote_code=config.trust_remote_code))
-    config, notes = resolved.config, list[str]()
+    config = resolved.config
     set_seed(resolved.arguments.seed)
     plain = dataclasses.replace(config, lora=False)  # adapters were added to the weights when they were kept
-    model = load_for_training(plain, data.task, tokenizer, notes)
+    model = load_for_training(plain, data.task, tokenizer, [])
     run = prepare_run(config, resolved.arguments, data, model, tokenizer, Listener())
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, resolved.regularizers)
@@ -121,7 +121,7 @@ def make_soup(
         members = averager.score_members()
         seeds = averager.uniform() if kind == "uniform" else averager.greedy(members, chosen_on)
         scores = averager.score()
-        sentences = _sentences(kind, records, seeds, chosen_on, scores, any("initialised" in note for note in notes))
+        sentences = _sentences(kind, records, seeds, chosen_on, scores, bool(model.new_weights))
         _conclude(run, trainer, Averaged(kind, first.method, seeds, sentences))
     on = chosen_on if kind == "greedy" else None
     return Soup(config.output_dir, kind, run.prepared.metric, seeds, on, scores, members, sentences)
