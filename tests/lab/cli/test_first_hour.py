@@ -131,7 +131,8 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert epochs_for(1600, 64) == 20
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
-    assert [rate_for(width, "token_classification") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
+    for kind in ("token_classification", "multilabel"):
+        assert [rate_for(width, kind) for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
 
 
 def test_recipe_is_returned_and_the_configuration_stays() -> None:

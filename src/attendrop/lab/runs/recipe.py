@@ -126,7 +126,7 @@ def choose_recipe(
         choices.append(Choice("num_train_epochs", epochs, reason))
     if "learning_rate" not in config.training:
         what = "adapters in a model" if config.lora else "a model"
-        use = "tagging with " if kind.is_per_word else ""
+        use = "tagging with " if kind.is_per_word else "several labels and " if kind.has_several_labels else ""
         choices.append(Choice("learning_rate", rate, f"a learning rate of {rate:g} for {use}{what} of width {width}"))
     weights, remarks = _choose_weights(config, data, regularizers)
     return Recipe((*choices, *weights), tuple(remarks))

@@ -188,6 +188,7 @@ class Multilabel(Kind):
     metrics = ("micro_f1", "macro_f1", "exact_match")
     has_named_labels = has_several_labels = True
     can_be_pooled = can_weigh_classes = can_focus = True
+    learning_rate = 5e-5  # each label is rare: at half of it a few hundred steps teach little
     reading = SetReading()
     codec = SetCodec
     answers = SetAnswers
