@@ -24,6 +24,7 @@ MOST_YAML, MOST_NODES = 2**24, 100_000  # bytes of a YAML file, and its values w
 MOST_SEEDS, MOST_LOOKS = 10_000, 500  # of a method; the levels of so many looks take half a minute
 MOST_WORKERS = max(16, 4 * (os.cpu_count() or 1))  # processes of one kind on a machine
 
+_OBJECTS = ("id2label", "quantization_config", "text_config")  # in the configuration of a model
 _CHUNK = 2**24
 
 
@@ -139,6 +140,8 @@ def check_model(name: str | os.PathLike[str], config: Mapping[str, Any]) -> None
             check_model(name, value)
         if value != value:  # NaN
             raise UserError(f"config.json of {name} has {field} = {value}, which is not a number; correct it.")
+        if field in _OBJECTS and not isinstance(value, (dict, type(None))):
+            raise UserError(f"config.json of {name} has {field} = {value!r:.40}; it must be an object; correct it.")
         most = MOST_LAYERS if "layer" in field else MOST_LABELS if field == "num_labels" else None
         if most is not None and isinstance(value, (int, float)) and value > most:
             raise UserError(f"config.json of {name} has {field} = {value}; at most {most:,} are allowed.")

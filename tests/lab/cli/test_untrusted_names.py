@@ -66,7 +66,7 @@ def test_no_name_becomes_markup_in_the_card(name: str, has_soup: bool) -> None:
 def test_no_text_controls_the_terminal() -> None:
     stream = io.StringIO()
     screen = _TextConsole(file=stream, force_terminal=True, color_system="standard", highlight=False, width=200)
-    name = "evil\x1b[2J\x1b]0;title\x07\x9b31m\x7f\r.csv"
+    name = "evil\x1b[2J\x1b]0;title\x07\x9b31m\x7f\r\u202e\u2067.csv"
     table = plain_table("file")
     table.add_row(name)
     for thing in (name, table, f"[bold]{name}[/bold]"):

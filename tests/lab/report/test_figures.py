@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attendrop.lab.report.masks import main
+from attendrop.lab.report.style import saved
 from helpers import zoo
 
 WORDS = ["[PAD]", "[UNK]", "the", "film", "is", "not", "bad", "at", "all"]
@@ -25,3 +27,13 @@ def test_sentence_with_its_dropped_positions_is_drawn(tmp_path: Path, capsys: py
     assert path.read_bytes().startswith(b"\x89PNG")
     # 7 tokens: 7 − int(3.5) = 4 candidates in each of 7 rows, all dropped
     assert "28 of 49 positions dropped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_signs_without_a_shape_in_the_font_are_no_warning(suffix: str, tmp_path: Path) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    figure.add_subplot().set_title("a run \x1b[2J of 映画 \x07")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one would bring the sign to the terminal
+        saved(figure, tmp_path / f"figure{suffix}")
+    assert (tmp_path / f"figure{suffix}").stat().st_size > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,30 @@ def test_a_sampling_strategy_that_the_trainer_does_not_know_is_refused() -> None
     given = {"model": "m", "task": "glue/rte", "train_sampling_strategy": "group-by-length"}
     with pytest.raises(UserError, match=r"train_sampling_strategy is 'group-by-length' \(did you mean 'group_by_len"):
         make_config(given)
+
+
+@pytest.mark.parametrize("value", ["[[1]]", [[1]], "fast"])
+def test_a_mode_of_torch_compile_that_does_not_exist_is_refused(value: object) -> None:
+    with pytest.raises(
+        UserError, match=r"torch_compile_mode is .* it must be (one of default, reduce-overhead, max-|text)"
+    ):
+        make_config({"model": "m", "task": "glue/rte", "torch_compile_mode": value})
+
+
+@pytest.mark.parametrize("name", ["model", "train_file", "validation_file", "test_file"])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:SECRET@host/a.csv", "https://me:…@host/a.csv"),
+        ("https://SECRET@host/a.csv", "https://…@host/a.csv"),
+        ("s3:/me:SECRET@host/a.csv", "s3:/me:…@host/a.csv"),  # as `Path` writes it
+    ],
+)
+def test_a_url_with_a_login_is_refused_and_not_shown(name: str, url: str, shown: str) -> None:
+    settings = {"model": "m", "train_file": "a.csv", name: url}
+    with pytest.raises(UserError, match=f"^{name} is '{re.escape(shown)}', with a password or a token") as refused:
+        make_config(settings)
+    assert "SECRET" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

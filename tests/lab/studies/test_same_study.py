@@ -84,6 +84,39 @@ def test_a_study_whose_model_has_changed_is_not_continued(part: str, model: Path
         Study(folder, configuration).__enter__()
 
 
+@pytest.mark.parametrize("changes", ["train_file", "validation_file"])
+@pytest.mark.parametrize("kind", ["compare", "tune"])
+def test_a_study_whose_file_has_changed_is_refused_before_a_run(
+    changes: str, kind: str, model: Path, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.csv" for name in ("train_file", "validation_file")}
+    for seed, file in enumerate(files.values()):
+        write_csv(file, sentences(8, seed=seed))
+    settings, folder = {"model": str(model), **{name: str(file) for name, file in files.items()}}, tmp_path / "study"
+
+    def start() -> None:
+        words = {**settings, "method": ["rdrop"]}
+        configuration = (
+            make_tune_config(words).configuration()
+            if kind == "tune"
+            else make_design(settings, ["rdrop"]).configuration(kind=kind)
+        )
+        with Study(folder, configuration):
+            pass
+
+    start()
+    write_csv(files[changes], sentences(8, seed=5))
+    start()  # no run has read it
+    write_record(folder, record_of(0, model))
+    start()
+    before = files[changes].read_bytes()
+    write_csv(files[changes], sentences(8, seed=6))
+    with pytest.raises(UserError, match=f"the file '.*{changes}.csv' changed after runs of the study in .*study"):
+        start()
+    files[changes].write_bytes(before)
+    start()
+
+
 @pytest.mark.parametrize("part", CHANGES)
 def test_records_of_another_model_are_refused_whatever_it_is_called(part: str, model: Path) -> None:
     before = record_of(0, model)

@@ -36,6 +36,13 @@ def changed(original: Path, folder: Path, **fields: Any) -> Path:
         ({"num_hidden_layers": 10**9}, r"has num_hidden_layers = 1000000000; at most 1,000 are allowed"),
         ({"num_labels": 10**9}, r"has num_labels = 1000000000; at most 100,000 are allowed"),
         ({"text_config": {"num_layers": 10**5}}, r"has num_layers = 100000; at most 1,000 are allowed"),
+        ({"text_config": {"a": 1}}, r"has text_config = \{'a': 1\}, and a bert model has no such part; leave it out"),
+        ({"decoder": "x"}, r"has decoder = 'x', and a bert model has no such part"),
+        ({"text_config": 1}, r"has text_config = 1; it must be an object"),
+        ({"id2label": [1]}, r"has id2label = \[1\]; it must be an object"),
+        ({"id2label": {"a": 1}}, r"cannot be loaded: invalid literal for int\(\) with base 10: 'a'"),
+        ({"quantization_config": "x"}, r"has quantization_config = 'x'; it must be an object"),
+        ({"quantization_config": {"a": 1}}, r"cannot be loaded: .* has no `quant_method` attribute"),
         ({"layer_norm_eps": float("nan")}, r"has layer_norm_eps = nan, which is not a number"),
         ({"vocab_size": 10**10}, r"describes [\d,]+ parameters, and its weights have [\d,]+ bytes"),
         ({"intermediate_size": 10**9}, r"describes [\d,]+ parameters, and its weights have [\d,]+ bytes"),
@@ -50,6 +57,11 @@ def test_wrong_values_are_one_sentence(original: Path, tmp_path: Path, fields: d
     with pytest.raises(UserError, match=message) as refused:
         load_model(folder, RTE)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [1, {"a": 1}, []])
+def test_parts_that_no_model_of_the_kind_reads_are_ignored(original: Path, tmp_path: Path, value: Any) -> None:
+    load_model(changed(original, tmp_path / "model", vision_config=value, text_config=None), RTE)
 
 
 def test_an_error_in_the_code_of_a_model_is_one_sentence(

@@ -39,7 +39,8 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+# All control characters but tab and line feed, and the marks that turn the direction of a line.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 console = _TextConsole(highlight=False)
 errors = _TextConsole(stderr=True, highlight=False, soft_wrap=True)
 

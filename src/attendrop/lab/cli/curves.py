@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from .console import checked_figure, console
+from .console import checked_figure, console, shown
 
 
 def command(
@@ -20,4 +19,4 @@ def command(
 
     path = checked_figure(output, overwrite)
     plot_runs(folders, path, metric)
-    console.print(f"the curves are in {escape(str(path))}", soft_wrap=True)
+    console.print(f"the curves are in {shown(path)}", soft_wrap=True)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import track
 
 from ...errors import UserError
-from .console import checked_figure, console, plain_table, quiet_libraries
+from .console import checked_figure, console, plain_table, quiet_libraries, shown
 
 
 @quiet_libraries()
@@ -48,7 +47,7 @@ def command(
     plot_dropped(result, figure)
     result.write_csv(table)
     _print(result)
-    console.print(f"the figure is {escape(str(figure))}, its numbers are in {escape(str(table))}", soft_wrap=True)
+    console.print(f"the figure is {shown(figure)}, its numbers are in {shown(table)}", soft_wrap=True)
 
 
 def _watched(batches: Iterable[Any]) -> Iterable[Any]:
@@ -63,7 +62,7 @@ def _print(result: Any) -> None:
         for group, shares in result.of(by).items():
             positions, dropped = sum(share.positions for share in shares), _mean(shares)
             ratio = f"{dropped / mean:.2f} ×" if mean else ""
-            table.add_row(escape(f"{by}: {group}"), f"{positions:,}", f"{dropped:.1%}", ratio)
+            table.add_row(shown(f"{by}: {group}"), f"{positions:,}", f"{dropped:.1%}", ratio)
     console.print(f"{result.source}, {result.examples:,} examples, {len(result.layers)} layers", highlight=False)
     console.print(table)
 

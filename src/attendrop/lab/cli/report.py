@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from ...errors import UserError
 from .console import console, shown
@@ -33,13 +32,11 @@ def command(
     analysis = checked_analysis(analyse(path))
     page = write_report(analysis, output or path)
     console.print(shown(headline(analysis)), soft_wrap=True)
-    console.print(
-        f"the page is {escape(str(page))}; report.md, report.csv and comparisons.csv are beside it", soft_wrap=True
-    )
+    console.print(f"the page is {shown(page)}; report.md, report.csv and comparisons.csv are beside it", soft_wrap=True)
     for kind, is_wanted in (("latex", latex), ("markdown", markdown)):
         if is_wanted:
             table = write_table(analysis, output or path, kind)
-            console.print(f"the table is {escape(str(table))}", soft_wrap=True)
+            console.print(f"the table is {shown(table)}", soft_wrap=True)
     if pdf:
         figure = write_figure(analysis, output or path)
-        console.print(f"the figure is {escape(str(figure))}", soft_wrap=True)
+        console.print(f"the figure is {shown(figure)}", soft_wrap=True)

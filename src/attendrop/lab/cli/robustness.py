@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import track
 
 from ...errors import UserError
-from .console import checked_figure, console, plain_table, quiet_libraries
+from .console import checked_figure, console, plain_table, quiet_libraries, shown
 
 
 @quiet_libraries()
@@ -53,7 +52,7 @@ def command(
     plot_robustness(result, figure)
     result.write_csv(table)
     _print(result)
-    console.print(f"the figure is {escape(str(figure))}, its numbers are in {escape(str(table))}", soft_wrap=True)
+    console.print(f"the figure is {shown(figure)}, its numbers are in {shown(table)}", soft_wrap=True)
 
 
 def _numbers(name: str, text: str, kind: type) -> list[Any]:

@@ -22,6 +22,7 @@ class StudyConfiguration(Stored):
         methods: The methods; the first one of a comparison is the baseline.
         settings: The settings that all runs share.
         method_files: File of a method of one's own -> the checksum of its content.
+        data_files: File of examples -> the checksum of its content.
         title: The title of the report.
         command: The command that ran the study.
         created: When the study began.
@@ -53,6 +54,7 @@ class StudyConfiguration(Stored):
     methods: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     method_files: dict[str, str] = field(default_factory=dict)
+    data_files: dict[str, str] = field(default_factory=dict)
     title: str = ""
     command: str = ""
     created: str = ""

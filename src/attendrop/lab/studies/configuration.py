@@ -12,11 +12,11 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import damaged, write_whole
 from ..records import StudyConfiguration
-from .records import now
+from .records import RUNS_FOLDER, now
 
 STUDY_FILE = "study.json"
 
-_MAY_DIFFER = ("schema", "created", "command", "title")  # these may differ
+_MAY_DIFFER = ("schema", "created", "command", "title", "data_files")  # files are compared by `_check_files`
 _ABSENT = "absent"
 _REMEDY = "copy it again, or repeat the study"
 
@@ -37,6 +37,7 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
     if old is None:
         _write(path, replace(configuration, created=now()))
         return
+    _check_files(folder, old, configuration)
     before, after = (
         {name: value for name, value in _content(of).items() if name not in _MAY_DIFFER} for of in (old, configuration)
     )
@@ -53,6 +54,16 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
         )
     if _content(old) != _content(configuration):
         _write(path, replace(configuration, created=old.created))
+
+
+def _check_files(folder: Path, old: StudyConfiguration, new: StudyConfiguration) -> None:
+    """Refuse files of examples whose content is another one than that of the runs that have ended."""
+    changed = [file for file, digest in new.data_files.items() if old.data_files.get(file, digest) != digest]
+    if changed and any((folder / RUNS_FOLDER).glob("*.json")):
+        raise UserError(
+            f"the file {changed[0]!r} changed after runs of the study in {str(folder)!r} had read it; restore it, or "
+            "choose another folder for the new runs."
+        )
 
 
 def _content(configuration: StudyConfiguration) -> dict[str, Any]:

