@@ -391,6 +391,14 @@ def test_every_figure_is_drawn_and_nothing_is_wider_than_the_window(opened: Any,
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def test_shares_of_seeds_end_at_0_and_100_percent_with_one_seed(opened: Any, tmp_path: Path) -> None:
+    analysis = make_analysis(seeds=5)
+    one_seed = [replace(of, per_example=[round(share) for share in of.per_example]) for of in analysis.agreement]
+    page = opened(write_report(replace(analysis, agreement=one_seed), tmp_path))
+    texts = page.locator("#agreement .canvas svg text").all_text_contents()
+    assert [text for text in texts if re.fullmatch(r"\D?\d+ %", text)] == ["0 %", "100 %"]
+
+
 def test_sections_without_data_are_left_out(opened: Any, pages: dict[str, Path]) -> None:
     page = opened(pages["small"], 390)
     assert page.locator("main section[data-nav]").evaluate_all("s => s.map(x => x.id)") == [

@@ -132,7 +132,7 @@ function agreementFigure() {
       const top = d3.max(rows, (r) => r.n), room = 0.34;
       return Plot.plot({
         ...BASE, width, height: 84 * shown.length + 44, marginLeft: 14, marginRight: 14, marginBottom: 40, marginTop: 4,
-        x: { domain: [-0.5 / steps, 1 + 0.5 / steps], label: "share of seeds that are correct", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: 5 },
+        x: { domain: [-0.5 / steps, 1 + 0.5 / steps], label: "share of seeds that are correct", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: d3.ticks(0, 1, Math.min(steps, 5)) },
         y: { axis: null, domain: [shown.length, 0] },
         marks: [
           ...shown.map(({ method }, k) => Plot.rect(rows.filter((r) => r.k === k), { x1: (r) => r.x - 0.44 / steps, x2: (r) => r.x + 0.44 / steps, y1: k + 0.98, y2: (r) => k + 0.98 - (0.98 - room) * r.n / top, fill: method.color })),
