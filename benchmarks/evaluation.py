@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from datasets import Dataset
 from transformers import TrainingArguments
+from transformers.utils import is_datasets_available
 
 from attendrop import RegularizedTrainer
 from attendrop.lab.runs.inference import Rows, run_model
@@ -114,6 +114,15 @@ def seconds(work: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
+def evaluated(data: list[dict[str, Any]]) -> Any:
+    """The texts as a data set whose batches are kept; where `datasets` is not installed, the list, which has none."""
+    if not is_datasets_available():
+        return data
+    from datasets import Dataset
+
+    return Dataset.from_list(data)
+
+
 def evaluations(model: Any, data: list[dict[str, Any]], device: str) -> list[float]:
     """Seconds of the evaluations of a run, without the first one."""
     on_gpu = device == "cuda"
@@ -124,7 +133,7 @@ def evaluations(model: Any, data: list[dict[str, Any]], device: str) -> list[flo
             disable_tqdm=True, learning_rate=1e-6, bf16=on_gpu, use_cpu=not on_gpu,
         )  # fmt: skip
         trainer = RegularizedTrainer(
-            model, args=args, train_dataset=data[:16], eval_dataset=Dataset.from_list(data), data_collator=Padding()
+            model, args=args, train_dataset=data[:16], eval_dataset=evaluated(data), data_collator=Padding()
         )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()

@@ -6,6 +6,7 @@ On a CPU the operations are recorded and repeated (`helpers/recorded.py`); with 
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from transformers import (
     DataCollatorWithPadding,
     TrainerCallback,
     TrainingArguments,
+    default_data_collator,
     masking_utils,
 )
 
@@ -409,3 +411,9 @@ def test_run_records_only_shapes_worth_capturing(
         engine.close()
     uses = expected_at_random(LENGTHS, 4, 5 * epochs / (1 + bool(methods)))
     assert sum(uses[n] for n in uses if any(n <= b for b in buckets)) >= BREAK_EVEN_STEPS * len(buckets)
+
+
+def test_evaluation_needs_no_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no dependency of the library."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert kept_batches.kept_batches([{"labels": 1}], lambda data: data, default_data_collator) is None

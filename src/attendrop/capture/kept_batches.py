@@ -8,6 +8,7 @@ Trainer's dataloader stays: its data set gives numbers of examples, and its coll
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -80,10 +81,11 @@ def kept_batches(dataset: Any, columns: Callable[[Any], Any], collator: Any) -> 
         columns: Removes from it the columns that the model does not read.
         collator: The Trainer's.
     """
-    import datasets
-
+    datasets = sys.modules.get("datasets")  # an optional package: without it there is no such data set
     is_known = type(collator) in _DETERMINISTIC or collator in _DETERMINISTIC
-    if not (is_known or getattr(collator, "is_deterministic", False)) or not isinstance(dataset, datasets.Dataset):
+    if datasets is None or not (is_known or getattr(collator, "is_deterministic", False)):
+        return None
+    if not isinstance(dataset, datasets.Dataset):
         return None
     if dataset.format["type"] == "custom":  # a transform may draw
         return None
