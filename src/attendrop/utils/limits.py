@@ -144,8 +144,8 @@ def check_model(name: str | os.PathLike[str], config: Mapping[str, Any]) -> None
             raise UserError(f"config.json of {name} has {field} = {value!r:.40}; it must be an object; correct it.")
         if field == "id2label" and (wrong := [key for key in value or () if not str(key).lstrip("-").isdecimal()]):
             raise UserError(
-                f"config.json of {name} has id2label with the key {wrong[0]!r:.40}; its keys must be the numbers of the "
-                "labels, such as '0'; correct it."
+                f"config.json of {name} has id2label with the key {wrong[0]!r:.40}; its keys must be the numbers of "
+                "the labels, such as '0'; correct it."
             )
         most = MOST_LAYERS if "layer" in field else MOST_LABELS if field == "num_labels" else None
         if most is not None and isinstance(value, (int, float)) and value > most:
