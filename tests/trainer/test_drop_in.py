@@ -456,7 +456,9 @@ def test_a_method_whose_state_is_missing_is_refused(stopped: dict[type, Path], t
         assert outcome(RegularizedTrainer, folder, STOPPED, regularizers=[DropHead(0.2)])["step"] == 6  # it has none
 
 
-@pytest.mark.parametrize(("method", "is_refused"), [(Mixout(0.5), False), (AttendOut(T=2), True)], ids=repr)
+@pytest.mark.parametrize(
+    ("method", "is_refused"), [(Mixout(0.5), False), (AttendOut(T=2), True)], ids=["mixout", "attendout"]
+)
 def test_another_number_of_processes_is_refused_where_each_has_a_state_of_its_own(
     method: Regularizer, is_refused: bool, tmp_path: Path
 ) -> None:
