@@ -4,8 +4,9 @@
 
 `--data` is the folder of `studies.simple_baselines`, which draws the examples. SetFit has its own defaults, and texts
 of at most 128 tokens like the tool. With more than 8 of each class it trains on 40 pairs for each example, as in its
-paper (R = 20), because its default, all pairs, would be up to 1.5 million. Both train in this process, one after the other, and predict the same test
-examples. A row of `results/few-shot.csv` is one draw; rows that exist are not run again.
+paper (R = 20), because its default, all pairs, would be up to 1.5 million. Both train in this process, one after the
+other, and predict the same test examples. A row of `results/few-shot.csv` is one draw; rows that exist are not run
+again.
 """
 
 from __future__ import annotations
