@@ -62,7 +62,9 @@ def test_a_cell_loses_below_the_interval_of_the_better_linear_model() -> None:
 
 def test_parts_of_the_recipe_are_compared_on_the_same_draws() -> None:
     rows = [row(), row(seed=1, tool=70.0), row(recipe="first token", tool=71.0), row(recipe="first token", seed=2)]
-    assert "| first token | d, 100 | 1 | +9.0 |" in ablations(rows)
+    assert "| first token | 1 | +9.0 | +9.0 (d 100) | +9.0 (d 100) |" in ablations(rows)
+    rows += [row(examples=300), row(examples=300, recipe="first token", tool=79.0)]
+    assert "| first token | 2 | +5.0 ± 50.8 | +1.0 (d 300) | +9.0 (d 100) |" in ablations(rows)
     assert ablations([row()]) == ""
 
 

@@ -57,6 +57,20 @@ def test_usual_threshold_stays_where_it_is_best_or_little_is_known() -> None:
     assert choose_threshold(kind_of(one).answers(one, np.zeros((30, 2)), np.zeros(30, int))).note == ""
 
 
+def test_few_examples_get_as_many_labels_as_they_have() -> None:
+    answers = answers_of(30, 2.5)
+    few = choose_threshold(answers)
+    assert (1 / (1 + np.exp(-answers.values)) > few.value).sum() == answers.gold.sum()
+    assert "gives the 30 validation examples as many labels as they have" in few.note
+    changed = answers_of(30, 2.5)
+    changed.values[0], changed.gold[0] = 50.0, 1  # each example has a threshold that was chosen without it
+    assert choose_threshold(changed).answers.threshold[0] == few.answers.threshold[0]
+    answers.gold[:] = 0
+    assert choose_threshold(answers).answers.predicted.sum() <= 5
+    answers.gold[:] = 1
+    assert choose_threshold(answers).value < 1e-2
+
+
 def test_a_run_uses_the_threshold_that_it_chose(tmp_path: Path) -> None:
     rows = [(text, label if number % 3 else "") for number, (text, label) in enumerate(sentences(90, seed=1))]
     save_encoder(tmp_path / "model", [text for text, _ in rows])
