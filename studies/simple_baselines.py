@@ -412,10 +412,10 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         if row["recipe"] != DEFAULT or int(row["tested"]) < most[row["model"], row["data set"]]:
             continue
-        key = ("model", "data set", "examples", "metric")
+        key = ("model", "data set", "size", "metric")
         groups.setdefault(tuple(str(row[name]) for name in key), []).append(row)
     cells = []
-    for (model, name, examples, metric), mine in groups.items():
+    for (model, name, size, metric), mine in groups.items():
         means = {
             one: statistics.fmean(float(row[one]) for row in mine)
             for one in MODELS
@@ -429,15 +429,15 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             half = max(half, of_seeds)
         difference = statistics.fmean(differences)
         cells.append(
-            {"model": model, "data set": name, "examples": examples, "metric": metric,
-             "seeds": len(mine), "means": means, "best": best, "difference": difference, "half": half,
+            {"model": model, "data set": name, "size": int(size), "metric": metric,
+             "means": means, "best": best, "difference": difference, "half": half,
              "loses": difference + half < 0}
         )  # fmt: skip
     return cells
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of `summaries`, and the share of cells in which the tool does not lose.
+    """Return the share of cells in which the tool does not lose, and its scores beside the better linear model's.
 
     Args:
         rows: Rows of `row_of`, or of the file.
@@ -445,23 +445,22 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     cells = summaries(rows)
     if not cells:
         return ""
-    titles = ["model", "data set", "examples", "seeds", "score", "words", "frozen", "attendrop train", "to the better"]
-    lines = [
-        [
-            cell["model"], cell["data set"], cell["examples"], str(cell["seeds"]), cell["metric"],
-            *(f"{cell['means'][name]:.1f}" if name in cell["means"] else "" for name in (WORDS, FROZEN)),
-            f"**{cell['means'][TOOL]:.1f}**" if cell["difference"] >= 0 else f"{cell['means'][TOOL]:.1f}",
-            f"{cell['difference']:+.1f} ± {cell['half']:.1f}{' loses' if cell['loses'] else ''}",
-        ]
-        for cell in cells
-    ]  # fmt: skip
+    sizes = sorted({cell["size"] for cell in cells})
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for cell in cells:
+        tool, best = (f"{cell['means'][name]:.1f}" for name in (TOOL, cell["best"]))
+        shown = f"**{tool}**" if cell["difference"] >= 0 else tool
+        loss = f", loses by {-cell['difference']:.1f} ± {cell['half']:.1f}" if cell["loses"] else ""
+        text = f"{shown} / {best}{loss}"
+        lines.setdefault((cell["model"], cell["data set"], cell["metric"]), {})[cell["size"]] = text
     held = sum(not cell["loses"] for cell in cells)
     better = sum(cell["difference"] >= 0 for cell in cells)
     text = (
         f"In {held} of {len(cells)} cells `attendrop train` is as good as the better of the two linear models,\n"
-        f"within noise; in {better} its mean is at least as high.\n\n"
+        f"within noise; in {better} its mean is at least as high (bold).\n\n"
     )
-    return text + table(titles, lines)
+    titles = ["model", "data set", "score", *(f"{size:,} examples" if size else "few of each class" for size in sizes)]
+    return text + table(titles, [[*key, *(line.get(size, "") for size in sizes)] for key, line in lines.items()])
 
 
 def ablations(rows: Sequence[dict[str, Any]]) -> str:
