@@ -25,7 +25,6 @@ PACKAGE = ROOT / "src/attendrop"
 ROOT_PAGES = {
     "README.md": "index.md",
     "DESIGN.md": "design.md",
-    "PAPER_INDEX.md": "paper-index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
