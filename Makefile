@@ -93,6 +93,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 
 docs: $(DOCS_STAMP)  ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m docs.links site
 
 docs-version: $(DOCS_STAMP)  ## Add the site of this version to the branch gh-pages, as 0.1 and as latest; nothing is pushed
 	git config user.email >/dev/null || git config user.email attendrop@users.noreply.github.com

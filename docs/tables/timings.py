@@ -331,7 +331,7 @@ SPEED_ROWS = {  # row of the measurements -> its name in the README and in its f
     "stock plain": "stock Trainer, plain",
     "plain captured": "attendrop, plain",
     "addrop captured": "attendrop, AD-DROP",
-    "addrop published": "AD-DROP, as its public code does it",
+    "addrop published": "AD-DROP as published",
 }
 FIGURE_SIZE = "16 × 128"
 
@@ -376,22 +376,22 @@ def speed() -> str:
 def speed_figure() -> str:
     """The steps of one size as bars, as SVG text."""
     times = _headline_steps().get(FIGURE_SIZE, {})
-    left, bar, row, top = 280, 360, 34, 50
+    left, bar, row, top, width = 168, 250, 26, 40, 480
     scale = bar / max(times.values(), default=1)
-    height = top + row * len(times) + 12
+    height = top + row * len(times) + 4
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" font-family="sans-serif" font-size="14">',
-        f'<rect width="720" height="{height}" fill="white"/>',
-        f'<text x="12" y="26" font-weight="bold">A training step of RoBERTa-base, {FIGURE_SIZE} tokens, milliseconds'
-        "</text>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="8" y="22" font-weight="bold">One training step, RoBERTa-base, {FIGURE_SIZE} tokens, in ms</text>',
     ]
     for number, (name, ms) in enumerate(sorted(times.items(), key=lambda item: item[1])):
         y = top + row * number
         fill = "#3f51b5" if name.endswith("captured") else "#b0b7c3"
         parts += [
-            f'<text x="{left - 12}" y="{y + 17}" text-anchor="end">{escape(SPEED_ROWS[name])}</text>',
-            f'<rect x="{left}" y="{y}" width="{ms * scale:.1f}" height="24" fill="{fill}"/>',
-            f'<text x="{left + ms * scale + 8:.1f}" y="{y + 17}">{ms:.1f}</text>',
+            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(SPEED_ROWS[name])}</text>',
+            f'<rect x="{left}" y="{y}" width="{ms * scale:.1f}" height="18" fill="{fill}"/>',
+            f'<text x="{left + ms * scale + 6:.1f}" y="{y + 14}">{ms:.1f}</text>',
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"
 

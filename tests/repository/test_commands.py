@@ -36,9 +36,9 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def typed(page: Path) -> list[str]:
-    """The indented commands of a page, each in one line, without the comment behind it."""
+    """The indented commands of a page, each in one line, without the comment behind it; not those behind a prompt."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).replace("\\\n", " ")
-    lines = re.findall(r"^    (?:\$ )?((?:attendrop|python|pip|make) .*)$", text, re.MULTILINE)
+    lines = re.findall(r"^    ((?:attendrop|python|pip|make) .*)$", text, re.MULTILINE)
     return [re.sub(r"\s{2,}#.*", "", line).strip() for line in lines]
 
 

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import attendrop
 from attendrop import METHODS, Engine, Progress
+from docs.links import broken
 from docs.tables.methods import card as read_card
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,15 @@ def test_links_between_files_become_links_between_pages(hooks: ModuleType) -> No
     assert on_site("[a](LICENSE)", "index.md") == "a"
     for unchanged in ("[a](https://arxiv.org/abs/1)", "[a](#speed)", "[a](rdrop.md)"):
         assert on_site(unchanged, "methods/r3f.md") == unchanged
+
+
+def test_link_of_the_site_that_leads_nowhere_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "index.html").write_text('<h1 id="top"><a href="guide/#how">a</a><a href="#top"><a href="https://x">')
+    page = '<p id="how"><a href="../#top">a</a><a href="..#no"><a href="../gone/"><img src="../picture.png">'
+    (tmp_path / "guide" / "index.html").write_text(page)
+    links = ["..#no", "../gone/", "../picture.png"]
+    assert broken(tmp_path) == [f"guide/index.html: {link}" for link in links]
 
 
 # ---- pages ----------------------------------------------------------------------------------------------------

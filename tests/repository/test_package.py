@@ -215,3 +215,14 @@ def test_old_transformers_is_one_sentence_in_python_and_on_the_command_line(envi
         assert (done.returncode, done.stderr, done.stdout) == (2, f"error: {sentence}\n", "")
     finally:
         shutil.rmtree(old)
+
+
+@pytest.mark.slow
+def test_steps_of_the_workflows_run_in_clean_clones() -> None:
+    """Of those that need no GPU, and without the lanes that run these tests."""
+    jobs = ["ci/lint", "ci/docs", "ci/package", "release"]
+    script = ROOT / "tests" / "scripts" / "workflow_steps.py"
+    out = ["--set", "PIP_EXTRA_INDEX_URL="]  # it may be out of reach; pip has the torch of its own settings
+    done = subprocess.run([sys.executable, script, *jobs, *out], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  ok, ") >= 7
