@@ -118,6 +118,21 @@ def test_source_paths_exist(page: Path) -> None:
         assert (ROOT / path).exists(), path
 
 
+def test_links_of_llms_txt_name_files() -> None:
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    paths = re.findall(r"\]\(https://github\.com/attendrop/attendrop/blob/main/([^)]+)\)", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    assert f"{len(METHODS)} published regularisers" in text
+
+
+def test_page_for_reviewers_names_every_file_of_results() -> None:
+    text = (ROOT / "docs/reviewers.md").read_text(encoding="utf-8")
+    files = [path.name for folder in ("benchmarks", "studies") for path in ROOT.glob(f"{folder}/results/*.csv")]
+    assert len(files) > 25
+    assert [name for name in files if f"`{name}`" not in text and f"/{name}`" not in text] == []
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_card_has_front_matter_and_all_sections(method: str) -> None:
     card = read_card(method)
