@@ -18,7 +18,7 @@ from ..tasks.kinds import Answers
 from ..tasks.metrics import METRICS
 
 USUAL = 0.5
-FEW_EXAMPLES = 50
+FEW_EXAMPLES = 20
 LEAST_EXAMPLES, LEAST_DECISIONS = 20, 200  # one of them is enough
 METRIC = "micro_f1"
 _GRID = np.round(np.arange(0.05, 0.96, 0.05), 2)

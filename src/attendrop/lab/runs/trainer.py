@@ -50,6 +50,7 @@ class RunTrainerMixin(RegularizerMixin):
 
     decision = Decision(keeps_best=True)
     _keeping: Keeping | None = None
+    control: Any  # the Trainer's
     _skips_checkpoints = False
     _best_weights: dict[str, Tensor] | None = None  # of an evaluation without a checkpoint
 
