@@ -13,7 +13,7 @@ and chooses everything. The linear models get all of them:
               regression
 
 All are scored on the same test examples. A run is a row of `results/simple-baselines.csv`, and rows that exist are not
-run again. `--part 0/4` runs a quarter, for several processes at once.
+run again. `--workers 12` trains as many at once; of another recipe than the default (`--recipe`), the tool alone runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ from . import RESULTS
 
 OUTPUT = RESULTS / "simple-baselines.csv"
 TOOL, WORDS, FROZEN = "tool", "words", "frozen"
+DEFAULT = "default"  # the recipe that the tool chooses
 ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")  # of CoNLL 2003
 
 
@@ -359,22 +363,26 @@ def row_of(data_set: DataSet, size: int, seed: int, options: argparse.Namespace)
     """Train the three models on one draw, and return the row of the file."""
     train, test = drawn(data_set, options.data, size, seed, options.tested)
     gold = [list(row) if is_tagging(data_set) else row for row in test[data_set.label]]
-    answers, seconds = {}, {}
+    answers: dict[str, list[Any]] = {}
+    seconds: dict[str, float | str] = dict.fromkeys(MODELS, "")
     for name, model in MODELS.items():
+        if name != TOOL and options.recipe != DEFAULT:
+            continue
         begun = time.perf_counter()
         given = model(data_set, train, test, options, seed)
         seconds[name] = round(time.perf_counter() - begun, 1)
         if given is not None:
             answers[name] = given
     scores = {name: score(data_set, given, gold) for name, given in answers.items()}
-    best = max((name for name in scores if name != TOOL), key=lambda name: scores[name])
+    best = max((name for name in scores if name != TOOL), key=lambda name: scores[name], default=None)
+    half = "" if best is None else round(100 * noise(data_set, answers[TOOL], answers[best], gold), 2)
     return {
         "model": Path(options.model).name, "recipe": options.recipe, "data set": data_set.name, "examples": len(train),
         "tested": len(test), "seed": seed, "metric": data_set.metric,
         **{name: round(100 * scores[name], 2) if name in scores else "" for name in MODELS},
-        "noise": round(100 * noise(data_set, answers[TOOL], answers[best], gold), 2),
+        "noise": half,
         **{f"{name} seconds": seconds[name] for name in MODELS},
-        **conditions(options.device),
+        **conditions(options.device), "size": 0 if data_set.shots else size,
     }  # fmt: skip
 
 
@@ -394,10 +402,12 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        key = ("model", "recipe", "data set", "examples", "metric")
+        if row["recipe"] != DEFAULT:
+            continue
+        key = ("model", "data set", "examples", "metric")
         groups.setdefault(tuple(str(row[name]) for name in key), []).append(row)
     cells = []
-    for (model, recipe, name, examples, metric), mine in groups.items():
+    for (model, name, examples, metric), mine in groups.items():
         means = {
             one: statistics.fmean(float(row[one]) for row in mine)
             for one in MODELS
@@ -411,7 +421,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             half = max(half, of_seeds)
         difference = statistics.fmean(differences)
         cells.append(
-            {"model": model, "recipe": recipe, "data set": name, "examples": examples, "metric": metric,
+            {"model": model, "data set": name, "examples": examples, "metric": metric,
              "seeds": len(mine), "means": means, "best": best, "difference": difference, "half": half,
              "loses": difference + half < 0}
         )  # fmt: skip
@@ -453,11 +463,11 @@ def ablations(rows: Sequence[dict[str, Any]]) -> str:
         rows: Rows of the file; those of other recipes have a name of their own (`--recipe`, `--set`).
     """
     draw = ("model", "data set", "examples", "seed", "tested")
-    usual = {tuple(row[name] for name in draw): row for row in rows if row["recipe"] == "default"}
+    usual = {tuple(row[name] for name in draw): row for row in rows if row["recipe"] == DEFAULT}
     gains: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         key = tuple(row[name] for name in draw)
-        if row["recipe"] != "default" and key in usual:
+        if row["recipe"] != DEFAULT and key in usual:
             name = f"{row['data set']}, {row['examples']}"
             gains.setdefault(row["recipe"], {}).setdefault(name, []).append(float(usual[key][TOOL]) - float(row[TOOL]))
     lines = [
@@ -479,30 +489,55 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tested", type=int, default=1000, help="test examples")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--recipe", default="default", help="a name for the settings of --set")
+    parser.add_argument("--recipe", default=DEFAULT, help="a name for the settings of --set")
     parser.add_argument("--set", dest="settings", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
                         help="settings of the runs, for ablations")  # fmt: skip
-    parser.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="only every N-th run, from the I-th")
+    parser.add_argument("--workers", type=int, default=1, help="processes that train at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this time")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args(arguments)
-    end, part, parts = time.monotonic() + options.seconds, *options.part
     todo = [
-        (BY_NAME[name], size, seed)
+        (BY_NAME[name], size, seed, options)
         for seed, size, name in itertools.product(range(options.seeds), options.sizes, options.sets)
-        if not BY_NAME[name].shots or size == options.sizes[0]
+        if (not BY_NAME[name].shots or size == options.sizes[0]) and not _is_done(options, BY_NAME[name], size, seed)
     ]
-    for number, (data_set, size, seed) in enumerate(todo):
-        if number % parts != part or time.monotonic() > end or _is_done(options, data_set, size, seed):
-            continue
-        row = row_of(data_set, size, seed, options)
-        row["size"] = 0 if data_set.shots else size
+    for row in rows_of(row_of, todo, options.workers, options.seconds):
         append(options.output, [row], is_quiet=True)
         print(
             *(row[name] for name in ("data set", "examples", "seed", TOOL, WORDS, FROZEN, "tool seconds")), flush=True
         )
     print(markdown(read(options.output)))
     return 0
+
+
+def rows_of(
+    make: Callable[..., dict[str, Any]], todo: Sequence[tuple[Any, ...]], workers: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a study as they are made. Of several processes, what fails is printed and left out.
+
+    Args:
+        make: Makes a row.
+        todo: The arguments of each row.
+        workers: The number of processes.
+        seconds: No row is begun after this time.
+    """
+    end = time.monotonic() + seconds
+    if workers == 1:
+        yield from (make(*arguments) for arguments in todo if time.monotonic() < end)
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting, running = list(reversed(todo)), set[Future[dict[str, Any]]]()
+        while waiting or running:
+            while waiting and len(running) < workers and time.monotonic() < end:
+                running.add(pool.submit(make, *waiting.pop()))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                if (error := future.exception()) is None:
+                    yield future.result()
+                else:
+                    print("failed:", *traceback.format_exception(error), flush=True)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -519,11 +554,6 @@ def _is_done(options: argparse.Namespace, data_set: DataSet, size: int, seed: in
         (row["model"], row["recipe"], row["data set"], row["size"], row["seed"]) == wanted
         for row in read(options.output)
     )
-
-
-def _part(text: str) -> tuple[int, int]:
-    part, parts = map(int, text.split("/"))
-    return part, parts
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -94,8 +94,12 @@ def test_a_tiny_run_writes_one_row_and_is_not_repeated(
     ]  # fmt: skip
     for _ in range(2):
         assert simple_baselines.main(arguments) == 0
-    (only,) = read(tmp_path / "rows.csv")
-    assert (only["data set"], only["examples"], only["recipe"]) == ("subj", "30", "one epoch")
+    default = [argument for argument in arguments if argument not in ("--recipe", "one epoch")]
+    assert simple_baselines.main(default) == 0
+    other, only = read(tmp_path / "rows.csv")
+    assert (other["recipe"], other["words"], other["frozen"]) == ("one epoch", "", "")
+    assert other["tool"] == only["tool"]
+    assert (only["data set"], only["examples"], only["recipe"]) == ("subj", "30", "default")
     assert all(0 <= float(only[name]) <= 100 for name in ("tool", "words", "frozen"))
     assert np.isfinite(float(only["noise"]))
-    assert capsys.readouterr().out.count("subj 30 0") == 1
+    assert capsys.readouterr().out.count("subj 30 0") == 2

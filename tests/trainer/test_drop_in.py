@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
-from attendrop import EMA, AttendOut, DropHead, Mixout, RegularizedTrainer, regularized
+from attendrop import EMA, AttendOut, DropHead, Mixout, RegularizedTrainer, Regularizer, regularized
 from attendrop.errors import DivergedError
-from attendrop.utils.manifest import MANIFEST_FILE
+from attendrop.utils.manifest import MANIFEST_FILE, read_manifest, seal
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.zoo import make_model
 
@@ -454,6 +454,24 @@ def test_a_method_whose_state_is_missing_is_refused(stopped: dict[type, Path], t
             refused = outcome(RegularizedTrainer, folder, STOPPED, regularizers=[method])
             assert f"it has no state of the method {method.name}; resume_changed=True" in refused["text"]
         assert outcome(RegularizedTrainer, folder, STOPPED, regularizers=[DropHead(0.2)])["step"] == 6  # it has none
+
+
+@pytest.mark.parametrize(
+    ("method", "is_refused"), [(Mixout(0.5), False), (AttendOut(T=2), True)], ids=["mixout", "attendout"]
+)
+def test_another_number_of_processes_is_refused_where_each_has_a_state_of_its_own(
+    method: Regularizer, is_refused: bool, tmp_path: Path
+) -> None:
+    make_trainer(RegularizedTrainer, tmp_path, regularizers=[method]).train()
+    manifest = read_manifest(tmp_path / STOPPED)
+    manifest["settings"]["processes"] = 2
+    seal(tmp_path / STOPPED, manifest, manifest["files"])
+    resumed = outcome(RegularizedTrainer, tmp_path, STOPPED, regularizers=[method])
+    if is_refused:
+        assert resumed["text"].startswith(f"processes is 1 and was 2 when {STOPPED} was written; ")
+    else:
+        assert resumed["step"] == 6
+        assert "processes was 2 until step 4 and is 1 after it." in resumed["messages"]
 
 
 @pytest.mark.parametrize("core", ["numpy.core.multiarray", "numpy._core.multiarray"])

@@ -71,25 +71,27 @@ class Plan:
     like_masked: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(
-            self.keep
-            or self.uniform
-            or self.uniform_where
-            or self.weights
-            or self.maps
-            or self.projections
-            or self.scale
-            or self.skip
-            or self.skip_where
-            or self.instead
-            or self.words
-            or self.edits
-            or self.ffn
-            or self.inner
-            or self.linear_inputs
-            or self.linear_outputs
-            or self.record
-            or self.like_masked
+        return any(  # not `bool`, which torch 2.11 cannot compile for a dictionary
+            (
+                self.keep,
+                self.uniform,
+                self.uniform_where,
+                self.weights,
+                self.maps,
+                self.projections,
+                self.scale,
+                self.skip,
+                self.skip_where,
+                self.instead,
+                self.words,
+                self.edits,
+                self.ffn,
+                self.inner,
+                self.linear_inputs,
+                self.linear_outputs,
+                self.record,
+                self.like_masked,
+            )
         )
 
     def __or__(self, other: Plan) -> Plan:
@@ -148,7 +150,7 @@ class Plan:
     @property
     def changes_blocks(self) -> bool:
         """Whether the plan changes anything but attention."""
-        return bool(self.skip or self.skip_where or self.instead or self.edits or self.ffn or self.inner)
+        return any((self.skip, self.skip_where, self.instead, self.edits, self.ffn, self.inner))
 
     def masks(self, site: int) -> bool:
         """Return whether the plan drops positions of the attention site `site`, or makes it uniform."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..random import all_preserved
+from ..utils.files import CONTENT
 
 _ROWS = 1000  # rows of an Arrow table that are read at once
 _SAMPLE = 32  # examples of a data set of unknown type that are read
@@ -58,8 +59,14 @@ def _checksum(dataset: Any) -> str | None:
 
 
 def _arrow_checksum(dataset: Any) -> str:
-    """Return the checksum of a `datasets.Dataset`, from its Arrow table: no example becomes a Python object."""
+    """Return the checksum of a `datasets.Dataset`, from its Arrow table: no example becomes a Python object.
+
+    Of files, their content decides and not their place.
+    """
     import pyarrow
+
+    names = dataset.column_names
+    dataset = dataset.remove_columns([name for name in names if f"{name}{CONTENT}" in names])
 
     checksum = hashlib.sha256()
     table = dataset.with_format("arrow")

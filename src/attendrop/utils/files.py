@@ -22,6 +22,7 @@ from ..errors import UserError, on_one_line
 from .limits import read_bytes
 
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
+CONTENT = ":content"  # `x:content` is a column with checksums of the files that the column `x` of a data set names
 
 _NO_SPACE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # safetensors and torch wrap the error of the operating system in their own error, or lose it

@@ -142,6 +142,11 @@ def check_model(name: str | os.PathLike[str], config: Mapping[str, Any]) -> None
             raise UserError(f"config.json of {name} has {field} = {value}, which is not a number; correct it.")
         if field in _OBJECTS and not isinstance(value, (dict, type(None))):
             raise UserError(f"config.json of {name} has {field} = {value!r:.40}; it must be an object; correct it.")
+        if field == "id2label" and (wrong := [key for key in value or () if not str(key).lstrip("-").isdecimal()]):
+            raise UserError(
+                f"config.json of {name} has id2label with the key {wrong[0]!r:.40}; its keys must be the numbers of "
+                "the labels, such as '0'; correct it."
+            )
         most = MOST_LAYERS if "layer" in field else MOST_LABELS if field == "num_labels" else None
         if most is not None and isinstance(value, (int, float)) and value > most:
             raise UserError(f"config.json of {name} has {field} = {value}; at most {most:,} are allowed.")

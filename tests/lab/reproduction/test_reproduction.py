@@ -301,6 +301,14 @@ def test_table_is_written_with_both_protocols_and_resumes(data: Path, tmp_path: 
     assert watcher.count == 12  # nothing was trained again
     assert again.cells == first.cells
     assert Outcome.read(tmp_path / "t" / "outcome.json", "").cells == first.cells
+    validation = data / "glue" / "rte" / "validation.parquet"
+    before = validation.read_bytes()
+    pq.write_table(pq.read_table(validation).slice(0, 100), validation)
+    try:
+        with pytest.raises(UserError, match="the file '.*rte/validation.parquet' changed after runs of the study"):
+            run_small("addrop/table-5", data, tmp_path / "t", watcher)
+    finally:
+        validation.write_bytes(before)
 
 
 def test_figure_2_has_the_losses_of_four_strategies(data: Path, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
 from attendrop.errors import UserError
@@ -17,8 +19,11 @@ from attendrop.lab.runs import fine_tune
 from attendrop.lab.studies.design import make_design
 from attendrop.lab.studies.driver import Study
 from attendrop.lab.studies.records import SameStudy, write_record
+from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.tune_design import make_tune_config
+from attendrop.lab.studies.worker import Worker
 from attendrop.utils.model_files import model_checksums
+from helpers import media
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
 pytestmark = pytest.mark.xdist_group("same_study")
@@ -115,6 +120,110 @@ def test_a_study_whose_file_has_changed_is_refused_before_a_run(
         start()
     files[changes].write_bytes(before)
     start()
+
+
+def other_image(photos: Path) -> None:
+    """Another picture of the same class under the same name."""
+    place, other = photos / "red" / "0.jpg", photos / "red" / "2.jpg"
+    assert place.read_bytes() != other.read_bytes()
+    shutil.copy(other, place)
+
+
+def other_class(photos: Path) -> None:
+    (photos / "red" / "0.jpg").rename(photos / "green" / "new.jpg")
+
+
+@pytest.mark.parametrize("change", [other_image, other_class])
+@pytest.mark.parametrize("name", ["train_file", "validation_file"])
+def test_a_study_whose_folder_of_images_has_changed_is_refused_before_a_run(
+    name: str, change: Change, model: Path, tmp_path: Path
+) -> None:
+    photos = media.write_images(tmp_path / "photos", 4)
+    others = media.write_images(tmp_path / "others", 4, seed=1)
+    files = {"train_file": str(others), "validation_file": str(others), name: str(photos)}
+    design, folder = make_design({"model": str(model), **files}, ["rdrop"]), tmp_path / "study"
+    search = make_tune_config({"model": str(model), **files, "method": ["rdrop"]})
+
+    def start() -> None:
+        with Study(folder, design.configuration(kind="compare")):
+            pass
+
+    start()
+    write_record(folder, record_of(0, model))
+    (photos / "Thumbs.db").write_text("no image is read from it")
+    start()
+    before = search.study_name("rdrop")
+    change(photos)
+    with pytest.raises(UserError, match="what is in the folder '.*photos' changed after runs of the study in .*study"):
+        start()
+    assert search.study_name("rdrop") != before
+    assert search.configuration().data_files == design.configuration(kind="compare").data_files
+
+
+@pytest.mark.parametrize("changes", ["rte/train", "hans/validation"])
+def test_a_study_whose_folder_of_tasks_has_changed_is_refused_before_a_run(
+    changes: str, model: Path, tmp_path: Path
+) -> None:
+    data, folder = write_tasks(tmp_path / "data"), tmp_path / "study"
+    settings = {"model": str(model), "data_dir": str(data), "also_eval": ["hans"]}
+    design = make_design(settings, ["rdrop"], tasks=["rte"])
+    search = make_tune_config({**settings, "task": "rte", "method": ["rdrop"]})
+
+    def start() -> None:
+        with Study(folder, design.configuration(kind="compare")):
+            pass
+
+    start()
+    write_record(folder, record_of(0, model))
+    (data / "glue-qqp").mkdir()
+    start()  # of another task
+    before = search.study_name("rdrop")
+    write_pairs(data / f"{changes}.parquet", seed=9)
+    with pytest.raises(UserError, match=f"the file '.*{changes}.parquet' changed after runs of the study in .*study"):
+        start()
+    assert search.study_name("rdrop") != before
+
+
+def test_records_of_other_images_and_other_tasks_are_refused(model: Path, tmp_path: Path) -> None:
+    """Where study.json cannot tell: a table names the images, and the study is older than its checksums."""
+    photos, data = media.write_images(tmp_path / "photos", 4), write_tasks(tmp_path / "data")
+    rows = [(path.relative_to(tmp_path), path.parent.name) for path in sorted(photos.rglob("*.*"))]
+    of_images = {"train_file": str(write_csv(tmp_path / "photos.csv", rows)), "validation_share": 0.5}
+    of_images["model"] = str(media.save_vit(tmp_path / "vit"))
+    of_texts = {"model": str(model), "task": "rte", "data_dir": str(data), "also_eval": ["hans"]}
+    usual = {"num_train_epochs": 1, "learning_rate": 1e-3, "use_cpu": True, "head_start": "random"}
+
+    def record(settings: dict[str, Any], seed: int) -> StudyRecord:
+        own = {**settings, **usual, "method": [], "seed": seed}
+        return Worker("cpu").run(RunSpec(own, "plain", "task", seed, resample=True))
+
+    first, other = record(of_images, 0), record(of_texts, 0)
+    SameStudy([first, record(of_images, 1)])
+    SameStudy([other, record(of_texts, 1)])
+    assert set(other.data) == {"train", "validation", "hans"}
+    photos.rename(tmp_path / "moved")
+    write_csv(tmp_path / "photos.csv", [(Path("moved", *path.parts[1:]), label) for path, label in rows])
+    SameStudy([first, record(of_images, 0)])
+    other_image(tmp_path / "moved")
+    with pytest.raises(UserError, match="has another fingerprint of the (train|validation) data of task"):
+        SameStudy([first, record(of_images, 0)])
+    write_pairs(data / "hans" / "validation.parquet", seed=9)
+    with pytest.raises(UserError, match="has another fingerprint of the hans data of task"):
+        SameStudy([other, record(of_texts, 1)])
+
+
+def write_tasks(folder: Path) -> Path:
+    """Two tasks as they are on the Hub."""
+    for place, seed in (("rte/train", 1), ("rte/validation", 2), ("hans/validation", 3)):
+        write_pairs(folder / f"{place}.parquet", seed)
+    return folder
+
+
+def write_pairs(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [text for text, _ in sentences(16, seed=seed)]
+    columns = ("premise", "hypothesis") if "hans" in path.parts else ("sentence1", "sentence2")
+    parquet.write_table(pyarrow.table({**dict.fromkeys(columns, texts), "label": [0, 1] * 8}), path)
 
 
 @pytest.mark.parametrize("part", CHANGES)
@@ -222,4 +331,32 @@ def test_a_run_is_resumed_with_the_same_model_at_another_path(
     run = shutil.copytree(interrupted["output_dir"], tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     fine_tune(**{**interrupted, "model": "model", "output_dir": str(run), "resume": True})
+    assert (run / "record.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["training", "evaluation"])
+def test_a_run_is_resumed_with_moved_images_but_not_with_others(name: str, tmp_path: Path) -> None:
+    folders = {
+        "training": media.write_images(tmp_path / "photos", 4),
+        "evaluation": media.write_images(tmp_path / "others", 4, seed=1),
+    }
+    run = tmp_path / "run"
+
+    def train(**more: Any) -> None:
+        fine_tune(
+            model=str(media.save_vit(tmp_path / "vit")), train_file=str(folders["training"]),
+            validation_file=str(folders["evaluation"]), num_train_epochs=1, learning_rate=1e-3, use_cpu=True,
+            no_baselines=True, head_start="random", output_dir=str(run), keep_checkpoints=True, **more,
+        )  # fmt: skip
+
+    train()
+    (run / "record.json").unlink()
+    folders[name] = folders[name].rename(tmp_path / "moved")
+    other_image(folders[name])
+    with pytest.raises(UserError, match=f"{name} data is '8 examples, .* and was .* when checkpoint-1 was written"):
+        train(resume=True)
+    assert not (run / "record.json").exists()
+    shutil.rmtree(folders[name])
+    media.write_images(folders[name], 4, seed=int(name == "evaluation"))
+    train(resume=True)
     assert (run / "record.json").is_file()

@@ -225,6 +225,17 @@ def test_a_soup_of_a_study_whose_tokenizer_has_changed_is_refused(study: Path, t
         path.write_bytes(before)
 
 
+def test_a_soup_of_a_study_whose_file_has_changed_is_refused(study: Path, tmp_path: Path) -> None:
+    path = study.parent / "validation.csv"
+    before = path.read_bytes()
+    write_csv(path, sentences(40, seed=9))
+    try:
+        with pytest.raises(UserError, match="the file '.*validation.csv' changed after runs of the study"):
+            make_soup(study, tmp_path / "out", "uniform", RDROP)
+    finally:
+        path.write_bytes(before)
+
+
 def test_heads_that_were_initialised_differently_are_warned_about(study: Path, tmp_path: Path) -> None:
     def forget(copy: Path, ids: list[str]) -> None:
         for run_id in ids:

@@ -235,7 +235,7 @@ class StudyRecord(RunRecord):
         error: Why it has failed.
         model: The pretrained model.
         model_bytes: The size of its weights, of a run that was only checked.
-        data: Split -> its fingerprint.
+        data: Split, or task of `also_eval` -> its fingerprint.
         labels: The names of the classes.
         curves: The scores of each evaluation, with "epoch", "step" and "train_loss".
         method_metrics: The log of the methods: name -> [step, value] pairs.

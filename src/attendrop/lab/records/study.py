@@ -22,7 +22,7 @@ class StudyConfiguration(Stored):
         methods: The methods; the first one of a comparison is the baseline.
         settings: The settings that all runs share.
         method_files: File of a method of one's own -> the checksum of its content.
-        data_files: File of examples -> the checksum of its content.
+        data_files: File of examples, or folder of images or sounds -> the checksum of its content.
         title: The title of the report.
         command: The command that ran the study.
         created: When the study began.

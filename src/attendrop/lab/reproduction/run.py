@@ -21,7 +21,7 @@ from ..records import StudyConfiguration, StudyRecord
 from ..studies.driver import Study, Watcher
 from ..studies.executors import Executor
 from ..studies.kept_models import MODELS_FOLDER, check_space
-from ..studies.spec import with_absolute_paths
+from ..studies.spec import checksums_of_data, with_absolute_paths
 from ..tasks import find_task
 from .entry import Entry
 from .figures import draw
@@ -113,6 +113,7 @@ def reproduce(
         kind="reproduce", title=setup.entry.name, methods=list(dict.fromkeys(spec.method for spec in specs)),
         settings={"scale": setup.scale, "model": setup.model, **setup.settings}, tasks=list(setup.tasks),
         sizes=list(setup.sizes), seeds=setup.seeds, command=command,
+        data_files=checksums_of_data(with_absolute_paths(spec.settings) for spec in specs),
     )  # fmt: skip
     waiting = iter(specs)
     with closing(executor), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:

@@ -12,11 +12,13 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import damaged, write_whole
 from ..records import StudyConfiguration
-from .records import RUNS_FOLDER, now
+from .records import RUNS_FOLDER
+from .records import now as time_now
+from .spec import digest_of
 
 STUDY_FILE = "study.json"
 
-_MAY_DIFFER = ("schema", "created", "command", "title", "data_files")  # files are compared by `_check_files`
+_MAY_DIFFER = ("schema", "created", "command", "title", "data_files")  # they are compared by `check_data`
 _ABSENT = "absent"
 _REMEDY = "copy it again, or repeat the study"
 
@@ -35,9 +37,9 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
     path = folder / STUDY_FILE
     old = read_configuration(folder) if path.exists() else None
     if old is None:
-        _write(path, replace(configuration, created=now()))
+        _write(path, replace(configuration, created=time_now()))
         return
-    _check_files(folder, old, configuration)
+    check_data(folder, old, configuration.data_files)
     before, after = (
         {name: value for name, value in _content(of).items() if name not in _MAY_DIFFER} for of in (old, configuration)
     )
@@ -56,14 +58,26 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
         _write(path, replace(configuration, created=old.created))
 
 
-def _check_files(folder: Path, old: StudyConfiguration, new: StudyConfiguration) -> None:
-    """Refuse files of examples whose content is another one than that of the runs that have ended."""
-    changed = [file for file, digest in new.data_files.items() if old.data_files.get(file, digest) != digest]
-    if changed and any((folder / RUNS_FOLDER).glob("*.json")):
-        raise UserError(
-            f"the file {changed[0]!r} changed after runs of the study in {str(folder)!r} had read it; restore it, or "
-            "choose another folder for the new runs."
-        )
+def check_data(folder: Path, study: StudyConfiguration, now: Mapping[str, str] | None = None) -> None:
+    """Refuse examples whose content is another one than that of the runs that have ended.
+
+    Args:
+        folder: The folder of the study.
+        study: Its configuration.
+        now: The present checksums of files that are known.
+
+    Raises:
+        UserError: A file has changed, or one in a folder of images or sounds.
+    """
+    if not any((folder / RUNS_FOLDER).glob("*.json")):
+        return
+    for path, digest in study.data_files.items():
+        if ((now or {}).get(path) or digest_of(Path(path))) not in (digest, None):
+            what = "what is in the folder" if Path(path).is_dir() else "the file"
+            raise UserError(
+                f"{what} {path!r} changed after runs of the study in {str(folder)!r} had read it; restore it, or "
+                "choose another folder for the new runs."
+            )
 
 
 def _content(configuration: StudyConfiguration) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class Design:
     def _run(self, cell: tuple[str, str], seed: int, contender: Contender) -> RunSpec:
         task, size = cell
         settings = {**self.settings, **contender.settings, "method": contender.methods, "seed": seed}
-        settings |= self.data.get(task, {"task": task} if self.tasks else {})
+        settings |= self._data_of(task)
         if size != "all":
             name, _, value = size.partition("=")
             settings[name] = value
@@ -224,6 +224,9 @@ class Design:
             head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
             code=sources(contender.methods),
         )  # fmt: skip
+
+    def _data_of(self, task: str) -> Mapping[str, Any]:
+        return self.data.get(task, {"task": task} if self.tasks else {})
 
     def configuration(self, **more: Any) -> StudyConfiguration:
         """Return the configuration of a study with this design.
@@ -235,7 +238,7 @@ class Design:
             methods=[*self.methods], settings=dict(self.settings), tasks=[*self.tasks], sizes=[*self.sizes],
             data={name: dict(own) for name, own in self.data.items()}, keep=self.keep, resample=self.resample,
             first_seed=self.first_seed, same_head=self.same_head or None, method_files=checksums_of_files(self.methods),
-            data_files=checksums_of_data((self.settings, *self.data.values())),
+            data_files=checksums_of_data({**self.settings, **self._data_of(task)} for task, _ in self.cells),
             score_on=None if self.score_on == SCORE_ON[0] else self.score_on,
             score_epochs=None if self.score_epochs == 1 else self.score_epochs, **more,
         )  # fmt: skip

@@ -256,7 +256,8 @@ def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
     where = (record.size, record.keep, record.fold, seed)
     for part, fingerprint in record.data.items():
         yield (f"fingerprint of the {part} data of {task}", *where), fingerprint
-        if part == "validation" and record.fold is None and record.score_on == "validation":
+        of_all = part == "validation" and record.fold is None and record.score_on == "validation"
+        if of_all or part in (record.settings.get("also_eval") or ()):
             yield (f"fingerprint of the {part} data of {task}",), fingerprint
     for library, version in record.versions.items():
         yield (f"version of {library}",), version

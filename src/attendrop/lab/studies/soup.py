@@ -30,7 +30,7 @@ from ..runs.resolve import resolve_settings
 from ..runs.run import Listener, Run, prepare_run
 from ..runs.settings import make_config
 from ..tasks.pooling import OWN_HEAD
-from .configuration import read_configuration
+from .configuration import check_data, read_configuration
 from .kept_models import MODELS_FOLDER, load_kept
 from .records import check_models, read_records
 from .spec import RunSpec
@@ -150,7 +150,7 @@ def choose_records(study: str | Path, method: str | None, task: str | None, size
     Raises:
         UserError: The choice of runs is ambiguous, or their models are missing.
     """
-    read_configuration(study)
+    check_data(Path(study), read_configuration(study))
     finished = [r for r in read_records(study).values() if r.is_finished and r.fold is None]
     check_models(Path(study), finished)
     kept = [record for record in finished if Path(study, MODELS_FOLDER, record.id).is_dir()]

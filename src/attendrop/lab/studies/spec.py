@@ -13,7 +13,7 @@ from typing import Any
 from ...utils.manifest import digest_once
 from ...utils.model_files import model_checksums
 
-_FILES = ("train_file", "validation_file", "test_file", "data_dir")
+_FILES = ("train_file", "validation_file", "test_file")
 KEEP = ("last", "split", "dev")
 SCORE_ON = ("validation", "rest")
 # Fields that older studies lack, which keep their ids where these are as they were.
@@ -89,7 +89,9 @@ def with_absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: Settings of `attendrop train`.
     """
-    return {name: _absolute(value) if name in ("model", *_FILES) else value for name, value in settings.items()}
+    return {
+        name: _absolute(value) if name in ("model", "data_dir", *_FILES) else value for name, value in settings.items()
+    }
 
 
 def _absolute(value: Any) -> Any:
@@ -98,13 +100,38 @@ def _absolute(value: Any) -> Any:
 
 
 def checksums_of_data(each: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the checksum of each file of examples, for study.json.
+    """Return the checksum of each file of examples, and of each folder of images or sounds, for study.json.
 
     Args:
         each: Settings of `attendrop train`, from `with_absolute_paths`.
     """
-    files = {str(settings[name]) for settings in each for name in _FILES if settings.get(name)}
-    return {file: digest_once(Path(file)) for file in sorted(files) if Path(file).is_file()}
+    paths = {path for settings in each for path in (*_files_of(settings).values(), *_files_of_tasks(settings))}
+    return {str(path): digest for path in sorted(paths) if (digest := digest_of(path))}
+
+
+def digest_of(path: Path) -> str | None:
+    """Return the checksum of a file, or of the files and their classes in a folder; None if there is neither."""
+    if not path.is_dir():
+        return digest_once(path) if path.is_file() else None
+    from ..tasks.modalities import read_source
+
+    files = [path.parent / file for file in read_source(path).columns["file"]]
+    digests = [(file.relative_to(path).as_posix(), digest_once(file)) for file in files]
+    return hashlib.sha256(repr(digests).encode()).hexdigest()
+
+
+def _files_of(settings: Mapping[str, Any]) -> dict[str, Path]:
+    return {name: Path(str(settings[name])) for name in _FILES if settings.get(name)}
+
+
+def _files_of_tasks(settings: Mapping[str, Any]) -> list[Path]:
+    """Return the files in `data_dir` of the task and of those of `also_eval`."""
+    if not settings.get("data_dir"):
+        return []
+    from ..tasks.data import files_of_task
+
+    names = [name for name in (settings.get("task"), *(settings.get("also_eval") or ())) if name]
+    return [path for name in names for path in files_of_task(str(name), Path(str(settings["data_dir"])))]
 
 
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +140,8 @@ def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: From `with_absolute_paths`.
     """
-    files = {name: Path(str(settings[name])) for name in _FILES if settings.get(name)}
-    contents = {name: digest_once(path) if path.is_file() else path.name for name, path in files.items()}
+    contents: dict[str, Any] = {name: digest_of(path) or path.name for name, path in _files_of(settings).items()}
+    if settings.get("data_dir"):
+        contents["data_dir"] = [digest_once(path) for path in _files_of_tasks(settings)]
     model = settings.get("model")
     return {**settings, **contents, "model": model_checksums(str(model)) or model}

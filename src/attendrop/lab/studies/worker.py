@@ -142,7 +142,7 @@ class Worker:
             versions=versions(),
             device=_device_name(model.device),
             model=ModelFacts(config.model, model.fingerprint, model.content),
-            data=fingerprints,
+            data=fingerprints | {name: _fingerprint(of.validation, of.task) for name, (of, _) in run.others.items()},
             examples={name: len(split) for name, split in data.splits().items()},
             available=data.available,
             metric=run.prepared.metric,
@@ -181,7 +181,7 @@ class Worker:
             data = load_split_data(spec, config)
             self._data[key] = (
                 data,
-                {name: data_fingerprint(tasks.without_rows(split)) for name, split in data.splits().items()},
+                {name: _fingerprint(split, data.task) for name, split in data.splits().items()},
             )
         return self._data[key]
 
@@ -255,6 +255,10 @@ class Worker:
         run = dataclasses.replace(self._runs[key], config=config, arguments=arguments, listener=listener)
         run.choose_metric()
         return run
+
+
+def _fingerprint(split: Any, task: tasks.Task) -> str | None:
+    return data_fingerprint(tasks.content_of(split, task))
 
 
 def _prepare_like(

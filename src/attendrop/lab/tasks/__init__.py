@@ -7,7 +7,7 @@ prepared = prepare(data, tokenizer)
 """
 
 from .catalogue import TASKS, Task, find_task
-from .data import Data, as_corpus, load_task
+from .data import Data, as_corpus, content_of, load_task
 from .describe import Description, Lengths, describe
 from .files import ReadOptions
 from .findings import Finding
@@ -43,6 +43,7 @@ __all__ = [
     "as_text",
     "at_most",
     "check_length",
+    "content_of",
     "describe",
     "examine_lengths",
     "examine_vocabulary",

@@ -14,7 +14,8 @@ from .catalogue import Task, find_task
 from .files import read_arrow
 from .hub import error_chain, no_progress_bars, offline_if_unreachable
 from .kinds import kind_of
-from .origin import Origin
+from .modalities import modality_of
+from .origin import Origin, without_rows
 from .values import sorted_names
 
 if TYPE_CHECKING:
@@ -65,6 +66,20 @@ class Data:
         others = {name: split for name, split in splits.items() if name not in _MAIN}
         train, validation, test = map(splits.get, _MAIN)
         return dataclasses.replace(self, train=train, validation=validation, test=test, others=others)
+
+
+def content_of(split: Dataset, task: Task) -> Dataset:
+    """Return a split by its content: without the numbers of its rows, and with checksums of files for their paths.
+
+    Args:
+        split: A split of `Data`.
+        task: Its task.
+    """
+    split, modality = without_rows(split), modality_of(task)
+    for column in task.text if modality.reads_files else ():
+        digests = modality.keys(task, split[column][:])
+        split = split.remove_columns(column).add_column(column, digests)
+    return split
 
 
 def make_data(task: Task, splits: dict[str, Dataset], notes: list[str]) -> Data:
@@ -137,22 +152,42 @@ def _from_folder(task: Task, root: Path, notes: list[str]) -> dict[str, Dataset]
 
     if not root.is_dir():
         raise UserError(f"--data-dir is {root}, which is not a folder.")
-    folder = next((root / name for name in task.folders if (root / name).is_dir()), None)
-    if folder is None:
+    if (folder := _folder_of(task, root)) is None:
         raise UserError(f"--data-dir is {root}, which has no folder {' or '.join(task.folders)} for {task.name}.")
     if folder.name.endswith("_sample"):
         notes.append(f"{task.name}: {folder.name} is a sample")
     splits = {}
-    for split, hub_split in task.splits.items():
-        paths = _parquet_files(folder, hub_split) or _parquet_files(folder, split)
-        if not paths:
-            continue
+    for split, paths in _files_of_splits(task, folder).items():
         splits[split] = Dataset(pyarrow.concat_tables([read_arrow(path) for path in paths]))
         if not len(splits[split]):
             raise UserError(f"{paths[0]} has no examples.")
         if paths[0].stem.endswith("_subset"):
             notes.append(f"{split} of {task.name} is a subset, {len(splits[split]):,} examples")
     return splits
+
+
+def files_of_task(name: str, root: Path) -> list[Path]:
+    """Return the files from which `load_task` reads a task.
+
+    Args:
+        name: The name of the task.
+        root: A folder of Parquet files.
+    """
+    task = find_task(name)
+    folder = _folder_of(task, root)
+    return [] if folder is None else [path for paths in _files_of_splits(task, folder).values() for path in paths]
+
+
+def _folder_of(task: Task, root: Path) -> Path | None:
+    return next((root / name for name in task.folders if (root / name).is_dir()), None)
+
+
+def _files_of_splits(task: Task, folder: Path) -> dict[str, list[Path]]:
+    files = {
+        split: _parquet_files(folder, hub_split) or _parquet_files(folder, split)
+        for split, hub_split in task.splits.items()
+    }
+    return {split: paths for split, paths in files.items() if paths}
 
 
 def _parquet_files(folder: Path, name: str) -> list[Path]:

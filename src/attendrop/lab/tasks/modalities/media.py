@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ....errors import UserError, on_one_line
+from ....utils.files import CONTENT
 from ..catalogue import Task
 from ..files import Problem, Table
 from ..kinds import KINDS
@@ -113,11 +114,13 @@ class Media(Modality):
     # ---- the inputs of the model -------------------------------------------------------------------------------
 
     def encoder(self, task: Task, processor: Any, max_length: int | None) -> Encoder:
-        """Keep paths; `length` is what batches are grouped by."""
+        """Keep paths, and checksums of the files for a resumed run; `length` is what batches are grouped by."""
 
         def encode(batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
             paths = batch[task.text[0]]
-            return {FILE: list(paths), "length": [self.facts_of(path).seconds for path in paths]}
+            facts = [self.facts_of(path) for path in paths]
+            digests = [of.digest for of in facts]
+            return {FILE: list(paths), f"{FILE}{CONTENT}": digests, "length": [of.seconds for of in facts]}
 
         return encode
 
