@@ -89,10 +89,17 @@ bench-inference: setup  ## Time of a forward with 11 of 12 attention layers prun
 	$(BIN)/python -m benchmarks.inference
 
 DOCS_STAMP := $(VENV)/.installed-docs
-.PHONY: docs docs-serve
+.PHONY: docs docs-serve docs-version
 
 docs: $(DOCS_STAMP)  ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m docs.links site
+
+docs-version: $(DOCS_STAMP)  ## Add the site of this version to the branch gh-pages, as 0.1 and as latest; nothing is pushed
+	git config user.email >/dev/null || git config user.email attendrop@users.noreply.github.com
+	git config user.name >/dev/null || git config user.name attendrop
+	version=$$($(BIN)/python -c 'import attendrop; print(".".join(attendrop.__version__.split(".")[:2]))') && \
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $$version latest && $(BIN)/mike set-default latest
 
 docs-serve: $(DOCS_STAMP)  ## Serve the documentation site and rebuild it when a file changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

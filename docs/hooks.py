@@ -25,7 +25,6 @@ PACKAGE = ROOT / "src/attendrop"
 ROOT_PAGES = {
     "README.md": "index.md",
     "DESIGN.md": "design.md",
-    "PAPER_INDEX.md": "paper-index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
@@ -201,7 +200,7 @@ def _link_on_site(link: re.Match[str], page: str) -> str:
         return link[0]
     file = _FILES.get(page, f"docs/{page}")
     goal = posixpath.normpath(posixpath.join(posixpath.dirname(file), target))
-    if goal not in _PAGES and not goal.startswith("docs/"):
+    if goal not in _PAGES and (not goal.startswith("docs/") or goal.startswith("docs/results/")):
         return link["text"]  # a file of the repository that has no page
     uri = _PAGES.get(goal) or goal.removeprefix("docs/")
     return f"{link[1]}({posixpath.relpath(uri, posixpath.dirname(page) or '.')}{hash_}{anchor})"

@@ -65,16 +65,10 @@ def works_with() -> str:
     )  # fmt: skip
 
 
-def method_links() -> str:
-    """All methods in one paragraph of the README."""
-    links = " ·\n".join(f"[{it.title}]({CARDS}/{it.name}.md)" for it in cards())
-    return f"{len(cards())} methods: {links}.\n"
-
-
 def recipes() -> str:
-    """The section "Recipe of the paper" of each card."""
+    """The section "Recipe of the paper" of each card, for docs/paper-index.md."""
     return "\n".join(
-        f"## {it.title}\n\n[{it.paper}]({it.url}). [Card]({CARDS}/{it.name}.md).\n\n{_section(it.name, RECIPE)}\n"
+        f"## {it.title}\n\n[{it.paper}]({it.url}). [Card](methods/{it.name}.md).\n\n{_section(it.name, RECIPE)}\n"
         for it in cards()
     )
 
@@ -88,6 +82,5 @@ def _section(name: str, title: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "works-with": works_with,
-    "method-links": method_links,
     "recipes": recipes,
 }

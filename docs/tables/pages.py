@@ -11,7 +11,6 @@ from .methods import ROOT, works_with
 
 PAGES = (
     "README.md",
-    "PAPER_INDEX.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 )
 MARKED = re.compile(r"(<!-- table: (?P<name>[a-z0-9_-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -37,6 +36,7 @@ def renewed(text: str) -> str:
 # Whole files -> the module and the function that make them.
 FILES = {
     "src/attendrop/__init__.pyi": ("docs.stub", "stub"),
+    "docs/images/speed.svg": ("docs.tables.timings", "speed_figure"),
     "docs/images/verdict.svg": ("studies.verdict.figure", "draw"),
 }
 

@@ -7,7 +7,7 @@ a GPU have the rows that `trainer_steps.PARTS` measures, and no older ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from html import escape
 
 from benchmarks.floors import weight_passes_of
 from benchmarks.records import RESULTS
@@ -327,46 +327,73 @@ def _time_and_calls(row: Row | None) -> tuple[str, str]:
     return ("", "") if row is None else (two(row["ms"]), f"{float(row['calls']):.0f}" if float(row["calls"]) else "")
 
 
-class Steps(NamedTuple):
-    """Milliseconds of a step of one size."""
+SPEED_ROWS = {  # row of the measurements -> its name in the README and in its figure
+    "stock plain": "stock Trainer, plain",
+    "plain captured": "attendrop, plain",
+    "addrop captured": "attendrop, AD-DROP",
+    "addrop published": "AD-DROP as published",
+}
+FIGURE_SIZE = "16 × 128"
 
-    stock: float
-    plain: float
-    addrop: float
 
-
-def _headline_steps() -> dict[str, Steps]:
-    """For each size of batch: plain in the stock Trainer, plain captured, AD-DROP captured."""
+def _headline_steps() -> dict[str, dict[str, float]]:
+    """Milliseconds of a step by its size and by `SPEED_ROWS`."""
     times: dict[str, dict[str, float]] = {}
     for row in _steps("sizes"):
-        times.setdefault(f"{row['batch']} × {row['length']}", {})[row["provider"]] = float(row["train ms"])
-    return {size: Steps(of["stock plain"], of["plain captured"], of["addrop captured"]) for size, of in times.items()}
+        if row["provider"] in SPEED_ROWS:
+            times.setdefault(f"{row['batch']} × {row['length']}", {})[row["provider"]] = float(row["train ms"])
+    return times
 
 
-def speed_in_a_sentence() -> str:
+def claim() -> str:
     """The first claim of the README."""
-    steps = _headline_steps()
-    faster = [of.stock / of.plain for of in steps.values()]
-    dearer = [of.addrop / of.plain for of in steps.values()]
-    *small, largest = (of.addrop / of.stock for of in steps.values())
+    steps = _headline_steps().values()
+    plain = [of["plain captured"] / of["stock plain"] for of in steps]
+    addrop = [of["addrop captured"] / of["stock plain"] for of in steps]
     return (
-        f"**Faster steps.** On one GPU, a step of plain fine-tuning is {min(faster):.1f} to {max(faster):.1f} times as "
-        "fast as in the stock\n"
-        f"`Trainer`. AD-DROP makes such a step {min(dearer):.1f} to {max(dearer):.1f} times as long; that is "
-        f"{min(small):.2f} to {max(small):.2f} of the time of a\n"
-        f"plain step of the stock `Trainer`, {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+        f"**A training step takes {min(plain):.2f} to {max(plain):.2f} of the time that it takes in the stock "
+        "`Trainer`**, and one with AD-DROP\n"
+        f"{min(addrop):.2f} to {max(addrop):.2f} of a plain stock step: RoBERTa-base at four batch sizes, bf16, on one "
+        "NVIDIA H200 ([speed](#speed)).\n"
     )
 
 
 def speed() -> str:
-    """The captured steps of the README, beside those of the stock Trainer."""
+    """The captured steps of the README, beside what else a user could run."""
+
+    def cell(of: dict[str, float], name: str) -> str:
+        if name not in of:
+            return ""
+        beside = "" if name == "stock plain" else f" ({of[name] / of['stock plain']:.2f} ×)"
+        return f"{of[name]:.1f} ms{beside}"
+
     return table(
-        ["batch × tokens", "stock Trainer, plain", "attendrop, plain", "attendrop, AD-DROP"],
-        [
-            [size, f"{of.stock:.1f} ms"] + [f"{ms:.1f} ms ({ms / of.stock:.2f} ×)" for ms in (of.plain, of.addrop)]
-            for size, of in _headline_steps().items()
-        ],
+        ["batch × tokens", *SPEED_ROWS.values()],
+        [[size, *(cell(of, name) for name in SPEED_ROWS)] for size, of in _headline_steps().items()],
     )
+
+
+def speed_figure() -> str:
+    """The steps of one size as bars, as SVG text."""
+    times = _headline_steps().get(FIGURE_SIZE, {})
+    left, bar, row, top, width = 168, 250, 26, 40, 480
+    scale = bar / max(times.values(), default=1)
+    height = top + row * len(times) + 4
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="8" y="22" font-weight="bold">One training step, RoBERTa-base, {FIGURE_SIZE} tokens, in ms</text>',
+    ]
+    for number, (name, ms) in enumerate(sorted(times.items(), key=lambda item: item[1])):
+        y = top + row * number
+        fill = "#3f51b5" if name.endswith("captured") else "#b0b7c3"
+        parts += [
+            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(SPEED_ROWS[name])}</text>',
+            f'<rect x="{left}" y="{y}" width="{ms * scale:.1f}" height="18" fill="{fill}"/>',
+            f'<text x="{left + ms * scale + 6:.1f}" y="{y + 14}">{ms:.1f}</text>',
+        ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def padding() -> str:
@@ -388,7 +415,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
     "peers": peers,
     "speed": speed,
-    "speed-in-a-sentence": speed_in_a_sentence,
+    "claim": claim,
     "steps-cpu": steps_on_a_cpu,
     "host-batches": host_batches,
     "ways-cpu": ways_on_a_cpu,

@@ -10,4 +10,13 @@ from .utils import moved as _moved  # noqa: F401, old paths of modules raise an 
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from .utils.requirements import unmet
+
+        if problem := unmet():
+            raise ImportError(problem)
+    return _load(name)

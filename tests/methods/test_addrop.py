@@ -237,7 +237,7 @@ def test_scheduled_strength_follows_training_progress() -> None:
 
 
 def test_recipe_has_the_settings_of_the_public_code() -> None:
-    index = (Path(__file__).parents[2] / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    index = (Path(__file__).parents[2] / "docs/paper-index.md").read_text(encoding="utf-8")
     recipe = index.partition("## AD-DROP")[2].partition("```yaml\n")[2].partition("```")[0]
     lines = {line.partition("#")[0].strip() for line in recipe.splitlines()}
     assert {"patience: 5", "max_grad_norm: 0", "adam_epsilon: 1e-6", "train_sampling_strategy: random"} <= lines

@@ -160,7 +160,7 @@ def test_fields_out_of_range_are_refused() -> None:
 @pytest.mark.usefixtures("float64")
 def test_recipe_has_the_ratio_of_the_paper() -> None:
     """The paper adds the two losses: CE₁ + CE₂ + α · KL with α = 1 is twice ½ (CE₁ + CE₂) + ½ · KL."""
-    index = (Path(__file__).parents[2] / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    index = (Path(__file__).parents[2] / "docs/paper-index.md").read_text(encoding="utf-8")
     (recipe,) = re.findall(r'"(rdrop:[^"]*)"', index)
     method = parse_method(recipe)
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import attendrop
 from attendrop import METHODS, Engine, Progress
+from docs.links import broken
 from docs.tables.methods import card as read_card
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,15 @@ def test_links_between_files_become_links_between_pages(hooks: ModuleType) -> No
         assert on_site(unchanged, "methods/r3f.md") == unchanged
 
 
+def test_link_of_the_site_that_leads_nowhere_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "index.html").write_text('<h1 id="top"><a href="guide/#how">a</a><a href="#top"><a href="https://x">')
+    page = '<p id="how"><a href="../#top">a</a><a href="..#no"><a href="../gone/"><img src="../picture.png">'
+    (tmp_path / "guide" / "index.html").write_text(page)
+    links = ["..#no", "../gone/", "../picture.png"]
+    assert broken(tmp_path) == [f"guide/index.html: {link}" for link in links]
+
+
 # ---- pages ----------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +116,21 @@ def test_source_paths_exist(page: Path) -> None:
         r"`((?:src|tests|benchmarks|studies|examples|docs)/[\w./-]+)`", page.read_text(encoding="utf-8")
     ):
         assert (ROOT / path).exists(), path
+
+
+def test_links_of_llms_txt_name_files() -> None:
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    paths = re.findall(r"\]\(https://github\.com/attendrop/attendrop/blob/main/([^)]+)\)", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    assert f"{len(METHODS)} published regularisers" in text
+
+
+def test_page_for_reviewers_names_every_file_of_results() -> None:
+    text = (ROOT / "docs/reviewers.md").read_text(encoding="utf-8")
+    files = [path.name for folder in ("benchmarks", "studies") for path in ROOT.glob(f"{folder}/results/*.csv")]
+    assert len(files) > 25
+    assert [name for name in files if f"`{name}`" not in text and f"/{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("method", METHODS)

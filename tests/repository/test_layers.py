@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "attendrop"
 
-# Top to bottom, as in DESIGN.md. Names on one line are side by side: neither imports the other.
+# Top to bottom, as in docs/design/tree.md. Names on one line are side by side: neither imports the other.
 LAYERS = """\
     lab.cli
     lab.reproduction
@@ -119,7 +119,7 @@ def test_every_module_has_a_layer_and_the_root_has_few_files() -> None:
 
 
 def test_design_shows_the_same_layers() -> None:
-    """An indented block of DESIGN.md lists them, one line each; two spaces may separate a name and its description."""
-    text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
+    """The page about the tree lists them in a block; two spaces may separate a name and its description."""
+    text = (ROOT / "docs/design/tree.md").read_text(encoding="utf-8")
     blocks = [block.splitlines() for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)]
     assert LAYERS.split("\n")[:-1] in [[re.sub(r"(?<=\w) {2,}.*", "", line) for line in lines] for lines in blocks]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import site
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import attendrop
 pytestmark = pytest.mark.xdist_group("package")
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src")
 
 TINY_TRAINING = """
 import torch
@@ -110,6 +112,20 @@ def test_wheel_contains_every_module_and_the_type_information(wheel: Path) -> No
     assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
 
 
+def test_description_of_the_wheel_has_no_relative_link(wheel: Path) -> None:
+    """On the package index there are no files beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        description = archive.read(name).decode().partition("\n\n")[2]
+    links = re.findall(r"\]\(([^)\s]+)\)", description)
+    files = [
+        re.fullmatch(rf".*/(?:blob|raw)/v{re.escape(attendrop.__version__)}/([^#]+)(#.*)?", link) for link in links
+    ]
+    assert len(links) > 15
+    assert all(file or link.startswith("#") for file, link in zip(files, links, strict=True)), links
+    assert all((ROOT / file[1]).is_file() for file in files if file)
+
+
 @pytest.mark.slow
 def test_wheel_is_the_same_to_the_byte_when_built_again(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert build_wheel(tmp_path_factory).read_bytes() == wheel.read_bytes()
@@ -125,3 +141,88 @@ def test_installed_wheel_trains_a_tiny_model(environment: Path, tmp_path: Path) 
     output = run(environment, tmp_path, "python", "-c", TINY_TRAINING)
     assert Path(output.splitlines()[-1]).is_relative_to(environment)
     assert (tmp_path / "out" / "regularizers.json").is_file()
+
+
+# ---- what is too old or missing ------------------------------------------------------------------------------------
+
+
+def test_python_that_is_too_old_is_refused_by_pip_in_one_sentence(wheel: Path) -> None:
+    python = next((path for path in pythons("3.10")), None)
+    if python is None:
+        pytest.skip("there is no Python 3.10")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"ERROR: Package 'attendrop' requires a different Python: 3\.10\.\d+ not in '>=3\.11'\n", done.stderr
+    )
+
+
+def pythons(version: str) -> Iterator[str]:
+    """The interpreters of a version, on the path or of pyenv."""
+    named = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    for path in filter(None, named):
+        if subprocess.run([path, "--version"], capture_output=True).returncode == 0:  # a shim may have no version
+            yield path
+
+
+def bare(environment: Path, folder: Path, *names: str) -> Path:
+    """A folder for sys.path with attendrop as it is installed, and with these other modules only."""
+    (installed,) = environment.glob("lib/python*/site-packages")
+    packages = Path(site.getsitepackages()[0])
+    for path in (*installed.glob("attendrop*"), *(path for name in names for path in packages.glob(f"{name}*"))):
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+def in_bare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-S", *arguments]
+    return subprocess.run(command, env={"PYTHONPATH": str(folder)}, cwd=folder, capture_output=True, text=True)
+
+
+def test_missing_torch_is_one_sentence_on_first_use(environment: Path, tmp_path: Path) -> None:
+    folder = bare(environment, tmp_path, "lazy_loader", "packaging")
+    assert in_bare(folder, "-c", "import attendrop; print(attendrop.__version__)").stdout.strip()
+    done = in_bare(folder, "-c", "from attendrop import ADDrop")
+    sentence = done.stderr.splitlines()[-1]
+    assert sentence.startswith("ImportError: attendrop needs torch>=2.11, which is not installed; ")
+    assert "pip install 'torch>=2.11' 'transformers>=" in sentence
+
+
+def test_old_transformers_is_one_sentence_in_python_and_on_the_command_line(environment: Path, tmp_path: Path) -> None:
+    (installed,) = environment.glob("lib/python*/site-packages")
+    old = installed / "transformers-5.17.0.dist-info"
+    old.mkdir()
+    try:
+        (old / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.17.0\n")
+        sentence = "attendrop needs transformers>=5.19, and 5.17.0 is installed: pip install 'transformers>=5.19'."
+        python = [environment / "bin" / "python", "-c", "from attendrop import RegularizedTrainer"]
+        done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stderr.splitlines()[-1] == f"ImportError: {sentence}"
+        command = [environment / "bin" / "attendrop", "train", "--model", "m", "--train-file", "f.csv"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr, done.stdout) == (2, f"error: {sentence}\n", "")
+    finally:
+        shutil.rmtree(old)
+
+
+@pytest.mark.slow
+def test_steps_of_the_workflows_run_in_clean_clones() -> None:
+    """Of those that need no GPU, and without the lanes that run these tests."""
+    jobs = ["ci/lint", "ci/docs", "ci/package", "release"]
+    script = ROOT / "tests" / "scripts" / "workflow_steps.py"
+    out = ["--set", "PIP_EXTRA_INDEX_URL="]  # it may be out of reach; pip has the torch of its own settings
+    done = subprocess.run([sys.executable, script, *jobs, *out], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  ok, ") >= 7

@@ -91,7 +91,7 @@ def test_pre_commit_runs_ruff() -> None:
 
 
 def test_version_has_one_source() -> None:
-    assert project()["dynamic"] == ["version"]
+    assert "version" in project()["dynamic"]
     citation = read_yaml(ROOT / "CITATION.cff")
     assert citation["version"] == attendrop.__version__
     assert citation["repository-code"] == project()["urls"]["Repository"]
@@ -108,3 +108,16 @@ def test_oldest_constraints_are_the_lower_bounds() -> None:
     pins = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
     assert pins.keys() == bounds.keys()
     assert all(f"{pins[name]}.".startswith(f"{bound}.") for name, bound in bounds.items())
+
+
+def test_conda_recipe_has_the_version_and_the_requirements_of_the_package() -> None:
+    rattler_build = pytest.importorskip("rattler_build")
+    (rendered,) = rattler_build.Stage0Recipe.from_file(ROOT / "recipe/recipe.yaml").render()  # refuses unknown fields
+    assert rendered.recipe.package.version == attendrop.__version__
+    extras = project()["optional-dependencies"]
+    ours = [*project()["dependencies"], *(line for name in ("data", "plot", "cli") for line in extras[name])]
+    named = {"torch": "pytorch", "matplotlib": "matplotlib-base"}  # what conda calls them
+    wanted = {re.match(r"[\w-]+", line)[0]: line for line in ours if "attendrop[" not in line}  # type: ignore[index]
+    wanted = {f"{named.get(name, name)}{line.removeprefix(name)}" for name, line in wanted.items()}
+    listed = {str(line).replace(" ", "") for line in rendered.recipe.requirements.run}
+    assert listed == wanted | {f"python{project()['requires-python']}"}

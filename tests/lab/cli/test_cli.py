@@ -195,7 +195,7 @@ def test_every_method_and_every_field_has_a_description() -> None:
 
 
 def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:
-    text = (ROOT / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/paper-index.md").read_text(encoding="utf-8")
     recipes = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(recipes) >= 15
     named = set()
@@ -209,4 +209,4 @@ def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> N
     not_a_recipe = {"structure_mask", "supertickets"}  # a matrix for each example; several trainings
     assert named | not_a_recipe == set(METHODS)
     for method in METHODS:
-        assert f"docs/methods/{method}.md" in text or method in ("attention_layerdrop", "scheduled_dropout")
+        assert f"(methods/{method}.md)" in text or method in ("attention_layerdrop", "scheduled_dropout")

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from attendrop.lab.cli.app import run
 from attendrop.lab.evaluation.scores import choose_temperature, evaluate
 from attendrop.lab.records import FolderRecord, SplitEvaluation
-from attendrop.lab.report.evaluation import score_rows
+from attendrop.lab.report.evaluation import plot_confusion, score_rows
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.best import kept_epoch
 from attendrop.lab.runs.inference import Rows
@@ -362,3 +362,17 @@ def test_the_rows_of_a_table_keep_their_numbers_when_others_are_left_out() -> No
     table = Table(Path("a.parquet"), {"text": ["a", "b", "c"]}).without({0: Problem("bad", "is bad", "fix it")})
     assert [table.place(row) for row in range(2)] == ["row 2", "row 3"]
     assert [table.without({0: Problem("bad", "is bad", "fix it")}).place(0)] == ["row 3"]
+
+
+def test_long_names_of_classes_stay_different_in_the_confusion_matrix_and_its_title_fits() -> None:
+    names = [f"user_H1WQIL0U4e__{name}" for name in ("GetWeatherForecastCondition", "GetWeatherTemperature")]
+    figure = plot_confusion([[13, 3], [0, 15]], names)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(set(shown)) == 2
+    width = figure.bbox.width
+    box = axes.title.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= width
+    assert axes.get_window_extent().width > width / 4

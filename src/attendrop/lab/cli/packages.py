@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
 from ...errors import UserError
+from ...utils.requirements import unmet
 
 _PROGRAM = ("typer", "rich")
 _DATA = ("datasets", "pyarrow")
@@ -71,7 +72,7 @@ _EXTRAS = {
 
 
 def check_packages(command: str, arguments: Sequence[str]) -> None:
-    """Refuse a command whose packages are not installed.
+    """Refuse a command whose packages are not installed, or too old for attendrop.
 
     Args:
         command: The name of the command.
@@ -79,6 +80,8 @@ def check_packages(command: str, arguments: Sequence[str]) -> None:
     """
     if missing := _missing((*NEEDED[command], *_of_flags(arguments))):
         raise UserError(f"attendrop {command} needs {sentence_about(missing)}")
+    if NEEDED[command] and (problem := unmet()):
+        raise UserError(problem)
 
 
 def missing_program() -> str | None:

@@ -33,11 +33,11 @@ def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path:
 
     table = np.asarray(counts)
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
-    side = max(3.4, 0.45 * len(labels) + 1.8)
+    names = [_short(label) for label in labels]
+    side = max(3.4, 0.45 * len(labels) + 1.8) + 0.06 * max(map(len, names))  # inches; room for long names
     figure = Figure(figsize=(side + 0.8, side), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    names = [_short(label) for label in labels]
     is_wide = max(map(len, names)) * len(names) > 40
     axes.set_xticks(range(len(names)), names, rotation=90 if is_wide else 0, parse_math=False)
     axes.set_yticks(range(len(names)), names, parse_math=False)
@@ -51,7 +51,8 @@ def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path:
 
 def _short(label: str) -> str:
     text = one_line(" ".join(str(label).split()))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    half = _LONGEST // 2  # names often differ at their end
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[1 - half :]}"
 
 
 def plot_reliability(calibration: Calibration, path: str | Path | None = None) -> Figure:

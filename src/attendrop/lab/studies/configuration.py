@@ -12,8 +12,7 @@ from typing import Any
 from ...errors import UserError
 from ...utils.files import damaged, write_whole
 from ..records import StudyConfiguration
-from .records import RUNS_FOLDER
-from .records import now as time_now
+from .records import RUNS_FOLDER, now
 from .spec import digest_of
 
 STUDY_FILE = "study.json"
@@ -37,7 +36,7 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
     path = folder / STUDY_FILE
     old = read_configuration(folder) if path.exists() else None
     if old is None:
-        _write(path, replace(configuration, created=time_now()))
+        _write(path, replace(configuration, created=now()))
         return
     check_data(folder, old, configuration.data_files)
     before, after = (
@@ -58,13 +57,13 @@ def write_configuration(folder: Path, configuration: StudyConfiguration, may_gro
         _write(path, replace(configuration, created=old.created))
 
 
-def check_data(folder: Path, study: StudyConfiguration, now: Mapping[str, str] | None = None) -> None:
+def check_data(folder: Path, study: StudyConfiguration, known: Mapping[str, str] | None = None) -> None:
     """Refuse examples whose content is another one than that of the runs that have ended.
 
     Args:
         folder: The folder of the study.
         study: Its configuration.
-        now: The present checksums of files that are known.
+        known: Present checksums of files.
 
     Raises:
         UserError: A file has changed, or one in a folder of images or sounds.
@@ -72,7 +71,7 @@ def check_data(folder: Path, study: StudyConfiguration, now: Mapping[str, str] |
     if not any((folder / RUNS_FOLDER).glob("*.json")):
         return
     for path, digest in study.data_files.items():
-        if ((now or {}).get(path) or digest_of(Path(path))) not in (digest, None):
+        if ((known or {}).get(path) or digest_of(Path(path))) not in (digest, None):
             what = "what is in the folder" if Path(path).is_dir() else "the file"
             raise UserError(
                 f"{what} {path!r} changed after runs of the study in {str(folder)!r} had read it; restore it, or "
