@@ -98,8 +98,10 @@ docs: $(DOCS_STAMP)  ## Build the documentation site into site/
 docs-version: $(DOCS_STAMP)  ## Add the site of this version to the branch gh-pages, as 0.1 and as latest; nothing is pushed
 	git config user.email >/dev/null || git config user.email attendrop@users.noreply.github.com
 	git config user.name >/dev/null || git config user.name attendrop
-	version=$$($(BIN)/python -c 'import attendrop; print(".".join(attendrop.__version__.split(".")[:2]))') && \
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $$version latest && $(BIN)/mike set-default latest
+	@# mike calls mkdocs by its name
+	version=$$($(BIN)/python -c 'import attendrop; print(attendrop.__version__.rpartition(".")[0])') && \
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $$version latest
+	$(BIN)/mike set-default latest
 
 docs-serve: $(DOCS_STAMP)  ## Serve the documentation site and rebuild it when a file changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

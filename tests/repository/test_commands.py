@@ -129,7 +129,7 @@ def run_all(commands: list[str]) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_commands_of_the_readme_run_as_they_stand(folder: Path) -> None:
-    """With a small model at the place of the named one, and made-up reviews; installing is tested with the wheel."""
+    """With a small model in the place of the named one, and made-up reviews; installing is tested with the wheel."""
     rows = sentences(60, seed=0)
     save_encoder(folder / MODEL, [text for text, _ in rows])
     write_csv(folder / "reviews.csv", rows)
@@ -138,7 +138,7 @@ def test_commands_of_the_readme_run_as_they_stand(folder: Path) -> None:
     _, predicted, compared = run_all(commands)
     assert re.search("good|bad", predicted)
     assert re.search("helps|hurts|no difference|undecided|nothing was learned", compared)
-    assert list(folder.glob("runs/**/report.html"))
+    assert list(folder.glob("studies/*/report.html"))
 
 
 def save_language_model(folder: Path) -> None:
