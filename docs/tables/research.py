@@ -116,8 +116,8 @@ def expected() -> str:
     sets, models = (len({cell[name] for cell in cells}) for name in ("data set", "model"))
     lines = [
         [
-            f"`attendrop train` beside linear models of words and of frozen features: {sets} data sets, {models} models, "
-            "32 to 1,000 examples",
+            "`attendrop train` beside linear models of words and of frozen features: "
+            f"{sets} data sets, {models} models, 32 to 1,000 examples",
             f"as good as the better one, within noise, or better in {held} of {len(cells)} cells "
             "([each](docs/simple-baselines.md))",
         ]
