@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Iterator
 
 # One thread: the models are tiny, and threads that wait for each other cost more than they save.
@@ -13,11 +15,14 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic alg
 
 import pytest
 import torch
+from accelerate.utils import imports
 
 from attendrop.utils.processes import freeze_imported
 from helpers import precision
 
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # waiting for the disk protects from crashes of the machine, which no test can see
+imports._is_package_available = functools.cache(imports._is_package_available)  # accelerate asks in every step
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, which transformers does
 
@@ -32,8 +37,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Makes the many short runs of the tests faster."""
+    freeze_again()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    yield
+    if len(sys.modules) != _frozen:
+        freeze_again()
+
+
+_frozen = 0  # modules that were imported when garbage collection was told to leave them alone
+
+
+def freeze_again() -> None:
+    """Makes the many short runs of the tests faster: each collects garbage, among all objects of what is imported."""
+    global _frozen
     freeze_imported()
+    _frozen = len(sys.modules)
 
 
 @pytest.fixture

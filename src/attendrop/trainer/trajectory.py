@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -81,7 +82,13 @@ def library_versions() -> dict[str, str]:
 
     This one may run from a source tree, not installed.
     """
-    return {"attendrop": __version__, **{name: metadata.version(name) for name in _LIBRARIES}}
+    return {"attendrop": __version__, **{name: version_of(name) for name in _LIBRARIES}}
+
+
+@cache
+def version_of(library: str) -> str:
+    """Return the version of an installed library. Its metadata take milliseconds to read, and each checkpoint asks."""
+    return metadata.version(library)
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> list[Change]:

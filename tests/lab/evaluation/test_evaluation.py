@@ -15,8 +15,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from attendrop.lab.cli.app import run
-from attendrop.lab.evaluation.calibration import choose_temperature
-from attendrop.lab.evaluation.scores import evaluate
+from attendrop.lab.evaluation.scores import choose_temperature, evaluate
 from attendrop.lab.records import FolderRecord, SplitEvaluation
 from attendrop.lab.report.evaluation import plot_confusion, score_rows
 from attendrop.lab.runs import fine_tune

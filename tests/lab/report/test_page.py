@@ -197,33 +197,36 @@ def test_a_grid_of_settings_stays_readable() -> None:
     assert 'class="scroll tall"' in render_page(analysis)
 
 
-def broken(change: Any) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a.pop("cells"), "'cells' is missing"),
+        (lambda a: a.update(schema=7), "its schema is 7"),
+        (lambda a: a.update(methods="plain"), "'methods' is a str, not a list"),
+        (lambda a: a.update(runs={}), "'runs' is a dict, not a list"),
+        (lambda a: a["cells"][3].pop("task"), "entry 3 of 'cells' has no 'task'"),
+        (lambda a: a["cells"][0]["outcomes"].update(x={"values": {}}), "has the outcome 'x', which"),
+        (lambda a: a["cells"][0].update(method="x"), "which 'methods' does not list"),
+        (lambda a: a["cells"][0]["outcomes"]["score"].pop("values"), "has no 'values'"),
+        (lambda a: a["cells"][1]["outcomes"]["loss"]["comparison"].update(verdict="good"), "verdict 'good'"),
+        (lambda a: a["explorer"]["examples"][0]["tokens"].append("x"), "has not the size of its 14 tokens"),
+    ],
+)
+def test_broken_analyses_are_refused(change: Any, words: str, tmp_path: Path) -> None:
     fields = make_analysis(seeds=5).to_dict()
     change(fields)
-    return fields
+    assert_refused(fields, words, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("analysis", "words"),
-    [
-        ([], "it is a list, not a dictionary"),
-        (broken(lambda a: a.pop("cells")), "'cells' is missing"),
-        (broken(lambda a: a.update(schema=7)), "its schema is 7"),
-        (broken(lambda a: a.update(methods="plain")), "'methods' is a str, not a list"),
-        (broken(lambda a: a.update(runs={})), "'runs' is a dict, not a list"),
-        (broken(lambda a: a["cells"][3].pop("task")), "entry 3 of 'cells' has no 'task'"),
-        (broken(lambda a: a["cells"][0]["outcomes"].update(x={"values": {}})), "has the outcome 'x', which"),
-        (broken(lambda a: a["cells"][0].update(method="x")), "which 'methods' does not list"),
-        (broken(lambda a: a["cells"][0]["outcomes"]["score"].pop("values")), "has no 'values'"),
-        (broken(lambda a: a["cells"][1]["outcomes"]["loss"]["comparison"].update(verdict="good")), "verdict 'good'"),
-        (broken(lambda a: a["explorer"]["examples"][0]["tokens"].append("x")), "has not the size of its 14 tokens"),
-    ],
-)  # fmt: skip
-def test_broken_analyses_are_refused(analysis: Any, words: str, tmp_path: Path) -> None:
+def test_a_list_is_no_analysis(tmp_path: Path) -> None:
+    assert_refused([], "it is a list, not a dictionary", tmp_path)
+
+
+def assert_refused(analysis: Any, words: str, folder: Path) -> None:
     with pytest.raises(UserError, match=re.escape(words)) as caught:
-        write_report(analysis, tmp_path)
+        write_report(analysis, folder)
     assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_numbers_that_are_not_finite_are_shown_as_missing(tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ from ...utils.files import load_json, write_json, write_whole
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.answers_compared import compare_answers, score_sentence
-from ..evaluation.calibration import choose_temperature
 from ..evaluation.evaluator import EVALUATION_FILE
-from ..evaluation.scores import evaluate
+from ..evaluation.scores import choose_temperature, evaluate
 from ..evaluation.tables import error_columns, write_evaluation, write_table
 from ..evaluation.thresholds import choose_threshold
 from ..records import BaselineScores, CompressionRecord, CompressionStage, Cost, FolderRecord

@@ -11,8 +11,7 @@ from ...utils.files import write_json
 from .. import tasks
 from ..records import SplitEvaluation
 from ..tasks.kinds import Answers
-from .calibration import choose_temperature
-from .scores import evaluate
+from .scores import choose_temperature, evaluate
 from .tables import error_columns, prediction_columns, split_columns, write_evaluation, write_table
 from .thresholds import USUAL, choose_threshold
 

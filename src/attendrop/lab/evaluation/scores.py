@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..records import ClassScores, IntervalScore, SplitEvaluation
-from ..statistics.calibration import score_interval
+from ..records import Calibration, ClassScores, IntervalScore, Probabilities, Reliability, SplitEvaluation
+from ..statistics.calibration import fit_temperature, reliability, score_interval, softmax
 from ..tasks.kinds import Answers
 from ..tasks.metrics import f1_of
-from .calibration import calibration_of
+from ..tasks.outcomes import shown_outcomes
+
+LEAST_FOR_TEMPERATURE = 50  # items; with fewer the fit says more about them than about the model
 
 
 def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> SplitEvaluation:
@@ -31,7 +33,7 @@ def evaluate(answers: Answers, split: str, temperature: float = 1.0) -> SplitEva
     )
     if answers.has_probabilities:
         evaluation.classes = _classes(answers)
-        evaluation.calibration = calibration_of(answers, temperature)
+        evaluation.calibration = _calibration(answers, temperature)
     if answers.has_confusion:
         evaluation.confusion = answers.confusion().tolist()
     evaluation.warnings = _warnings(evaluation, answers, split)
@@ -62,6 +64,20 @@ def _classes(answers: Answers) -> list[ClassScores]:
     ]
 
 
+def _calibration(answers: Answers, temperature: float) -> Calibration:
+    """Return how well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`)."""
+    logits, gold = answers.scored()
+    raw, scaled = (_measured(softmax(logits, value), gold) for value in (1.0, temperature))
+    return Calibration(temperature, raw, scaled)
+
+
+def _measured(probabilities: Any, gold: Any) -> Probabilities:
+    shown = shown_outcomes(probabilities, gold)
+    low, high = score_interval(np.mean, ((probabilities - np.eye(probabilities.shape[1])[gold]) ** 2).sum(-1))
+    table = Reliability(**reliability(probabilities, gold)._asdict())
+    return Probabilities(shown["ece"], shown["brier"], low, high, table, shown["loss"])
+
+
 def _warnings(evaluation: SplitEvaluation, answers: Answers, split: str) -> list[str]:
     name = answers.task.metrics[0]
     score = evaluation.scores[name]
@@ -74,3 +90,21 @@ def _warnings(evaluation: SplitEvaluation, answers: Answers, split: str) -> list
                 f"answering {evaluation.baseline!r} reaches"
             )
     return warnings
+
+
+def choose_temperature(answers: Answers) -> tuple[float, str]:
+    """Return the temperature with the smallest log loss on validation data, and what was done, as a sentence.
+
+    Args:
+        answers: The predictions on the validation data.
+    """
+    logits, gold = answers.scored()
+    if len(gold) < LEAST_FOR_TEMPERATURE:
+        return 1.0, f"no temperature is fitted to fewer than {LEAST_FOR_TEMPERATURE} validation answers"
+    if (logits.argmax(-1) == gold).all():
+        return 1.0, "no temperature is fitted, because every validation answer is right"
+    temperature = fit_temperature(logits, gold)
+    return (
+        temperature,
+        f"probabilities are scaled with the temperature {temperature:.3g}, fitted on the validation data",
+    )

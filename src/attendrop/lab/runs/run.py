@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from ...core.regularizer import Regularizer
 from ...errors import UserError, on_one_line
 from ...model.sites import unwrapped
-from ...trainer.trajectory import library_versions
+from ...trainer.trajectory import library_versions, version_of
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.evaluator import Evaluator, Part
@@ -92,7 +91,7 @@ class Listener:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that decide the result of a run."""
-    further = {name: metadata.version(name) for name in _FURTHER_LIBRARIES}
+    further = {name: version_of(name) for name in _FURTHER_LIBRARIES}
     return {"python": platform.python_version(), **library_versions(), **further}
 
 
