@@ -44,7 +44,6 @@ from . import RESULTS
 OUTPUT = RESULTS / "simple-baselines.csv"
 TOOL, WORDS, FROZEN = "tool", "words", "frozen"
 DEFAULT = "default"  # the recipe that the tool chooses
-ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")  # of CoNLL 2003
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class DataSet:
         label: The column with the label.
         metric: What it is scored with.
         shots: Training examples of each class; classes that have fewer are left out. 0 = as many as `--sizes` says,
-            whatever their classes.
+            whatever their classes. Test examples of classes or tags that no training example has are left out.
         scale: Numbers are multiplied by it: a file whose labels go from 0 to 100 is not rare.
     """
 
@@ -137,9 +136,13 @@ def drawn(data_set: DataSet, folder: Path, size: int, seed: int, tested: int) ->
     if data_set.shots:
         pool = pool[pool.groupby(data_set.label)[data_set.label].transform("size") >= data_set.shots]
         train = pool.groupby(data_set.label).sample(data_set.shots, random_state=seed).sample(frac=1, random_state=seed)
-        test = test[test[data_set.label].isin(train[data_set.label])]
     else:
         train = pool.sample(min(size, len(pool)), random_state=seed)
+    if is_tagging(data_set):
+        known = set(np.concatenate(list(train[data_set.label])))
+        test = test[[known.issuperset(tags) for tags in test[data_set.label]]]
+    elif kind_of(data_set) is None:
+        test = test[test[data_set.label].isin(train[data_set.label])]
     test = test.sample(min(tested, len(test)), random_state=0)
     if data_set.scale != 1:
         train, test = (part.assign(**{data_set.label: part[data_set.label] * data_set.scale}) for part in (train, test))
@@ -168,14 +171,16 @@ def of_tool(data_set: DataSet, train: Any, test: Any, options: argparse.Namespac
         )  # fmt: skip
         answers = pandas.read_csv(result.folder / "predictions_test.csv", keep_default_na=False, dtype=str)
     if is_tagging(data_set):
-        return [[_number_of(tag) for tag in row.split()] for row in answers["prediction"]]
+        return _by_example(answers["prediction"].to_numpy(), test[data_set.text[0]])
     column = "prediction" if "prediction" in answers else answers.columns[-1]
     return answers[column].astype(test[data_set.label].dtype).tolist()
 
 
-def _number_of(tag: str) -> int:
-    """Return the number of a tag; CoNLL's may be written by name."""
-    return int(tag) if tag.isdigit() else ENTITIES.index(tag)
+def _by_example(tags: np.ndarray, texts: Any) -> list[list[Any]]:
+    """Return the tags of each example, from those of all words."""
+    ends = np.cumsum([len(words) for words in texts])
+    assert ends[-1] == len(tags)
+    return [part.tolist() for part in np.split(tags, ends[:-1])]
 
 
 def of_words(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any]:
@@ -189,8 +194,7 @@ def of_words(data_set: DataSet, train: Any, test: Any, options: argparse.Namespa
         mine, other = ([of for words in part[data_set.text[0]] for of in _described(words)] for part in (train, test))
         flat = linear(data_set, vectors.fit_transform(mine), np.concatenate(list(train[data_set.label])),
                       vectors.transform(other))  # fmt: skip
-        ends = np.cumsum([len(words) for words in test[data_set.text[0]]])[:-1]
-        return [part.tolist() for part in np.split(flat, ends)]
+        return _by_example(flat, test[data_set.text[0]])
     parts = []
     for column in data_set.text:
         vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
@@ -331,11 +335,11 @@ def score(data_set: DataSet, answers: Sequence[Any], gold: Sequence[Any]) -> flo
     if data_set.metric == "pearson":
         return float(pearsonr(answers, gold)[0]) if np.std(answers) else 0.0
     if data_set.metric == "token_accuracy":
-        return float(accuracy_score(np.concatenate(list(gold)), np.concatenate(list(answers))))
+        return float(accuracy_score(*(np.concatenate(list(rows)).astype(str) for rows in (gold, answers))))
     if is_tagging(data_set):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(entity_f1(*([[ENTITIES[tag] for tag in row] for row in rows] for rows in (gold, answers))))
+            return float(entity_f1(*([[str(tag) for tag in row] for row in rows] for rows in (gold, answers))))
     if is_labels(data_set):
         pairs = [(set(_split(mine)), set(_split(theirs))) for mine, theirs in zip(answers, gold, strict=True)]
         shared, all_of_both = (
@@ -400,14 +404,18 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     from scipy.stats import t
 
+    most: dict[tuple[str, str], int] = {}  # an earlier run of fewer test examples is left out
+    for row in rows:
+        cell = row["model"], row["data set"]
+        most[cell] = max(most.get(cell, 0), int(row["tested"]))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        if row["recipe"] != DEFAULT:
+        if row["recipe"] != DEFAULT or int(row["tested"]) < most[row["model"], row["data set"]]:
             continue
-        key = ("model", "data set", "examples", "metric")
+        key = ("model", "data set", "size", "metric")
         groups.setdefault(tuple(str(row[name]) for name in key), []).append(row)
     cells = []
-    for (model, name, examples, metric), mine in groups.items():
+    for (model, name, size, metric), mine in groups.items():
         means = {
             one: statistics.fmean(float(row[one]) for row in mine)
             for one in MODELS
@@ -421,15 +429,15 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             half = max(half, of_seeds)
         difference = statistics.fmean(differences)
         cells.append(
-            {"model": model, "data set": name, "examples": examples, "metric": metric,
-             "seeds": len(mine), "means": means, "best": best, "difference": difference, "half": half,
+            {"model": model, "data set": name, "size": int(size), "metric": metric,
+             "means": means, "best": best, "difference": difference, "half": half,
              "loses": difference + half < 0}
         )  # fmt: skip
     return cells
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of `summaries`, and the share of cells in which the tool does not lose.
+    """Return the share of cells in which the tool does not lose, and its scores beside the better linear model's.
 
     Args:
         rows: Rows of `row_of`, or of the file.
@@ -437,23 +445,22 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     cells = summaries(rows)
     if not cells:
         return ""
-    titles = ["model", "data set", "examples", "seeds", "score", "words", "frozen", "attendrop train", "to the better"]
-    lines = [
-        [
-            cell["model"], cell["data set"], cell["examples"], str(cell["seeds"]), cell["metric"],
-            *(f"{cell['means'][name]:.1f}" if name in cell["means"] else "" for name in (WORDS, FROZEN)),
-            f"**{cell['means'][TOOL]:.1f}**" if cell["difference"] >= 0 else f"{cell['means'][TOOL]:.1f}",
-            f"{cell['difference']:+.1f} ± {cell['half']:.1f}{' loses' if cell['loses'] else ''}",
-        ]
-        for cell in cells
-    ]  # fmt: skip
+    sizes = sorted({cell["size"] for cell in cells})
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for cell in cells:
+        tool, best = (f"{cell['means'][name]:.1f}" for name in (TOOL, cell["best"]))
+        shown = f"**{tool}**" if cell["difference"] >= 0 else tool
+        loss = f", loses by {-cell['difference']:.1f} ± {cell['half']:.1f}" if cell["loses"] else ""
+        text = f"{shown} / {best}{loss}"
+        lines.setdefault((cell["model"], cell["data set"], cell["metric"]), {})[cell["size"]] = text
     held = sum(not cell["loses"] for cell in cells)
     better = sum(cell["difference"] >= 0 for cell in cells)
     text = (
         f"In {held} of {len(cells)} cells `attendrop train` is as good as the better of the two linear models,\n"
-        f"within noise; in {better} its mean is at least as high.\n\n"
+        f"within noise; in {better} its mean is at least as high (bold).\n\n"
     )
-    return text + table(titles, lines)
+    titles = ["model", "data set", "score", *(f"{size:,} examples" if size else "few of each class" for size in sizes)]
+    return text + table(titles, [[*key, *(line.get(size, "") for size in sizes)] for key, line in lines.items()])
 
 
 def ablations(rows: Sequence[dict[str, Any]]) -> str:
@@ -462,20 +469,27 @@ def ablations(rows: Sequence[dict[str, Any]]) -> str:
     Args:
         rows: Rows of the file; those of other recipes have a name of their own (`--recipe`, `--set`).
     """
+    from scipy.stats import t
+
     draw = ("model", "data set", "examples", "seed", "tested")
     usual = {tuple(row[name] for name in draw): row for row in rows if row["recipe"] == DEFAULT}
     gains: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         key = tuple(row[name] for name in draw)
         if row["recipe"] != DEFAULT and key in usual:
-            name = f"{row['data set']}, {row['examples']}"
+            name = f"{row['data set']} {row['examples']}"
             gains.setdefault(row["recipe"], {}).setdefault(name, []).append(float(usual[key][TOOL]) - float(row[TOOL]))
-    lines = [
-        [recipe, name, str(len(points)), f"{statistics.fmean(points):+.1f}"]
-        for recipe, cells in gains.items()
-        for name, points in [*cells.items(), ("mean of the cells", [statistics.fmean(of) for of in cells.values()])]
-    ]
-    return table(["other recipe", "data set, examples", "draws", "the default gains"], lines) if lines else ""
+    lines = []
+    for recipe, cells in gains.items():
+        means = {name: statistics.fmean(points) for name, points in cells.items()}
+        count, mean = len(means), statistics.fmean(means.values())
+        half = float(t.ppf(0.975, count - 1)) * statistics.stdev(means.values()) / count**0.5 if count > 1 else None
+        ends = (min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name]))
+        lines.append(
+            [recipe, str(count), f"{mean:+.1f}" + ("" if half is None else f" ± {half:.1f}"),
+             *(f"{means[name]:+.1f} ({name})" for name in ends)]
+        )  # fmt: skip
+    return table(["other recipe", "cells", "the default gains", "least", "most"], lines) if lines else ""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -395,6 +395,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "lab/evaluation/thresholds.py": [
         ("_part(answers, places != fold)", "answers", "thresholds:lower"),
+        ("int(answers.gold.sum())", "1", "thresholds:few_examples"),
     ],
     "lab/runs/presets.py": [
         ('"patience": 3 if task in _LARGE else 5',

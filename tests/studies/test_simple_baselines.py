@@ -46,8 +46,8 @@ def test_few_shots_are_drawn_of_classes_that_have_enough(tmp_path: Path) -> None
 
 
 def row(**values: Any) -> dict[str, Any]:
-    usual = {"model": "m", "recipe": "default", "data set": "d", "examples": 100, "metric": "accuracy", "tested": 300}
-    return {**usual, "seed": 0, "tool": 80.0, "words": 70.0, "frozen": 79.0, "noise": 2.0, **values}
+    usual = {"model": "m", "recipe": "default", "data set": "d", "examples": 100, "size": 100, "metric": "accuracy"}
+    return {**usual, "tested": 300, "seed": 0, "tool": 80.0, "words": 70.0, "frozen": 79.0, "noise": 2.0, **values}
 
 
 def test_a_cell_loses_below_the_interval_of_the_better_linear_model() -> None:
@@ -57,12 +57,17 @@ def test_a_cell_loses_below_the_interval_of_the_better_linear_model() -> None:
     ]  # fmt: skip
     spread = summaries([row(seed=seed, tool=79.0 - value) for seed, value in enumerate((0, 6, 0))])[0]
     assert spread["half"] == pytest.approx(4.303 * math.sqrt(12) / math.sqrt(3), rel=1e-3)
-    assert "In 2 of 3 cells" in markdown([row(), row(**{"data set": "e"}), row(**{"data set": "f", "words": 83.0})])
+    text = markdown([row(size=0), row(tested=200, tool=0.0), row(), row(**{"data set": "f", "words": 83.0})])
+    assert "In 2 of 3 cells" in text
+    assert "| m | d | accuracy | **80.0** / 79.0 | **80.0** / 79.0 |" in text
+    assert "| m | f | accuracy |  | 80.0 / 83.0, loses by 3.0 ± 2.0 |" in text
 
 
 def test_parts_of_the_recipe_are_compared_on_the_same_draws() -> None:
     rows = [row(), row(seed=1, tool=70.0), row(recipe="first token", tool=71.0), row(recipe="first token", seed=2)]
-    assert "| first token | d, 100 | 1 | +9.0 |" in ablations(rows)
+    assert "| first token | 1 | +9.0 | +9.0 (d 100) | +9.0 (d 100) |" in ablations(rows)
+    rows += [row(examples=300), row(examples=300, recipe="first token", tool=79.0)]
+    assert "| first token | 2 | +5.0 ± 50.8 | +1.0 (d 300) | +9.0 (d 100) |" in ablations(rows)
     assert ablations([row()]) == ""
 
 

@@ -42,8 +42,12 @@ class Saving(TrainerParts):
             super()._save_checkpoint(model, trial)
             if self.engine is not None:
                 self.engine.save_state(folder)
+            self._save_more(folder)
         if self.args.push_to_hub:
             super()._push_from_checkpoint(str(Path(self._get_output_dir(trial=trial), folder.name)))
+
+    def _save_more(self, checkpoint: Path) -> None:
+        """Save what a subclass keeps in a checkpoint besides."""
 
     def _get_output_dir(self, trial: Any) -> str:
         staging = self.checkpoints.staging

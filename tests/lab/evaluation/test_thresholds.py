@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +22,12 @@ from helpers.cli_tools import save_encoder, sentences, write_csv
 TASK = Task("mine", "multilabel", ("text",), "labels", tuple("abcdefgh"), ("micro_f1", "macro_f1", "exact_match"))
 
 
-def answers_of(examples: int, shift: float, noise: float = 0.5) -> object:
+def answers_of(examples: int, shift: float, noise: float = 0.5, task: Task = TASK) -> Any:
     """Answers whose logits are right up to noise, and too low by a shift."""
     random = np.random.default_rng(0)
-    gold = (random.random((examples, 8)) < 0.2).astype(int)
+    gold = (random.random((examples, len(task.labels))) < 0.2).astype(int)
     logits = (2 * gold - 1) * 2 - shift + noise * random.standard_normal(gold.shape)
-    return kind_of(TASK).answers(TASK, logits, gold)
+    return kind_of(task).answers(task, logits, gold)
 
 
 def test_threshold_is_lower_where_the_logits_are_too_low() -> None:
@@ -55,6 +57,21 @@ def test_usual_threshold_stays_where_it_is_best_or_little_is_known() -> None:
     assert "10 examples choose no other" in few.note
     one = Task("one", "classification", ("text",), "label", ("a", "b"))
     assert choose_threshold(kind_of(one).answers(one, np.zeros((30, 2)), np.zeros(30, int))).note == ""
+
+
+def test_few_examples_get_as_many_labels_as_they_have() -> None:
+    twenty = dataclasses.replace(TASK, labels=tuple("abcdefghijklmnopqrst"))
+    answers = answers_of(15, 2.5, task=twenty)
+    few = choose_threshold(answers)
+    assert (1 / (1 + np.exp(-answers.values)) > few.value).sum() == answers.gold.sum()
+    assert "gives the 15 validation examples as many labels as they have" in few.note
+    changed = answers_of(15, 2.5, task=twenty)
+    changed.values[0], changed.gold[0] = 50.0, 1  # each example has a threshold that was chosen without it
+    assert choose_threshold(changed).answers.threshold[0] == few.answers.threshold[0]
+    answers.gold[:] = 0
+    assert choose_threshold(answers).answers.predicted.sum() <= 5
+    answers.gold[:] = 1
+    assert choose_threshold(answers).value < 1e-2
 
 
 def test_a_run_uses_the_threshold_that_it_chose(tmp_path: Path) -> None:

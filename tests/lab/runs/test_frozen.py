@@ -32,6 +32,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_baseline_of_words_stays_small_with_many_classes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def fit(head: Any, features: Any, targets: Any, outputs: int) -> Any:
+        if not isinstance(features, np.ndarray):
+            sizes.append(features.shape[1])
+        return usual(head, features, targets, outputs)
+
+    usual = LinearHead.fit
+    monkeypatch.setattr(LinearHead, "fit", fit)
+    run(folder, "all_words", overwrite=True)
+    monkeypatch.setattr("attendrop.lab.runs.baselines.MOST_WEIGHTS", 20)
+    run(folder, "few_words", overwrite=True)
+    assert sizes[0] > sizes[1] == 10  # of each of two classes
+
+
 def run(folder: Path, name: str, **more: Any) -> Any:
     usual = {
         "model": str(folder / "model"), "train_file": str(folder / "train.csv"), "output_dir": str(folder / name),

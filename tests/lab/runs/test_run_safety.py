@@ -34,13 +34,16 @@ from attendrop.lab.cli.data_tables import balance_table, data_table
 from attendrop.lab.runs import Listener
 from attendrop.lab.runs.folder import is_written_by_a_run
 from attendrop.lab.runs.predict import predict_texts
+from attendrop.lab.runs.trainer import RunTrainer
 from attendrop.lab.tasks import Description, Task, write_predictions
 from helpers import zoo
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
+from helpers.data import same_bits
 
 # One process runs all of these tests, so that their model is created once.
 pytestmark = pytest.mark.xdist_group("run_safety")
 
+FIRST_IS_BEST = {"metric_for_best_model": "loss", "greater_is_better": True}  # of epochs in which the loss falls
 SECRET = "hf_thisMustNeverBeWritten"
 
 
@@ -145,7 +148,7 @@ def test_a_folder_that_is_deleted_during_the_run_is_noticed(step: int, place: Pa
 
 def test_a_best_checkpoint_that_is_deleted_is_not_replaced_by_another_model(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    more = {"metric_for_best_model": "loss", "greater_is_better": True}  # the first checkpoint stays the best
+    more = {**FIRST_IS_BEST, "save_strategy": "epoch"}
 
     def delete(model: Any) -> None:
         shutil.rmtree(out / "checkpoint-3")
@@ -154,6 +157,38 @@ def test_a_best_checkpoint_that_is_deleted_is_not_replaced_by_another_model(plac
         fine_tune(Act(8, delete), **settings(place, out, **more))
     assert not (out / "record.json").exists()
     assert not (out / "model.safetensors").exists()
+
+
+def test_skipped_checkpoints_change_no_run(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(name: str, *listeners: Any, **more: Any) -> tuple[Any, list[int]]:
+        saved: list[int] = []
+
+        def save(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            saved.append(trainer.state.global_step)
+            usual(trainer, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            usual = RunTrainer._save_checkpoint
+            patch.setattr(RunTrainer, "_save_checkpoint", save)
+            result = fine_tune(*listeners, **settings(place, tmp_path / name, **{**FIRST_IS_BEST, **more}))
+        return result, saved
+
+    usual, saved = trained("each", save_strategy="epoch")
+    assert saved == [3, 6, 9]
+    skipping, saved = trained("skipping")
+    assert saved == [9]
+    stopped, saved = trained("stopped", Act(8, lambda model: os.kill(os.getpid(), signal.SIGINT)))
+    assert (stopped.finished, saved) == (False, [8])
+    weights = load_file(tmp_path / "stopped/checkpoint-8/best.safetensors")
+    resumed, saved = trained("stopped", resume=True)
+    assert saved == [9]
+    for result in (skipping, resumed):
+        assert result.record.kept == usual.record.kept
+        assert result.record.kept.step == 3
+        assert same_bits(*(load_file(one.folder / "model.safetensors") for one in (result, usual)))
+    assert same_bits(weights, load_file(usual.folder / "model.safetensors"))
+    monkeypatch.setattr("attendrop.lab.runs.trainer.SAVE_SECONDS", -1.0)
+    assert trained("old")[1] == [3, 6, 9]
 
 
 # ---- runs that diverge -----------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
-"""The probability from which a label of a multi-label task is predicted, chosen on validation data for micro F1.
+"""The probability from which a label of a multi-label task is predicted, chosen on validation data.
 
 With few examples of each label a model gives most labels less than one half, and the usual threshold of 0.5 predicts
-almost none. One threshold for all labels is chosen, because few examples say little about that of each label.
+almost none. One threshold for all labels is chosen, because few examples say little about that of each label: the one
+with the best micro F1, or, with fewer than `FEW_EXAMPLES`, the one that predicts as many labels as there are. The best
+F1 of ten examples is luck: of one hundred training examples with one to three of 20 labels, the threshold with as many
+labels was as good on average as that with the best F1, and far better where the validation examples were unusual.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from ..tasks.kinds import Answers
 from ..tasks.metrics import METRICS
 
 USUAL = 0.5
+FEW_EXAMPLES = 20
 LEAST_EXAMPLES, LEAST_DECISIONS = 20, 200  # one of them is enough
 METRIC = "micro_f1"
 _GRID = np.round(np.arange(0.05, 0.96, 0.05), 2)
@@ -38,7 +42,8 @@ class Threshold(NamedTuple):
 def choose_threshold(answers: Answers) -> Threshold:
     """Choose the threshold with the best micro F1 on validation data, and of equal ones that nearest to 0.5.
 
-    It is kept only if thresholds that are chosen on four fifths of the examples are better than 0.5 on the others.
+    It is kept only if thresholds that are chosen on four fifths of the examples are better than 0.5 on the others. Of
+    few examples it is the threshold with as many labels as there are, and always kept.
 
     Args:
         answers: The predictions on the validation data.
@@ -47,20 +52,35 @@ def choose_threshold(answers: Answers) -> Threshold:
         return Threshold(USUAL, "", answers)
     if answers.examples < LEAST_EXAMPLES and answers.values.size < LEAST_DECISIONS:
         return Threshold(USUAL, f"labels are predicted above 0.5: {answers.examples} examples choose no other", answers)
+    is_few = answers.examples < FEW_EXAMPLES
+    choose = _with_as_many if is_few else _best
     places = np.arange(answers.examples) % _FOLDS
-    without = [_best(_part(answers, places != fold)) for fold in range(_FOLDS)]
+    without = [choose(_part(answers, places != fold)) for fold in range(_FOLDS)]
     crossed = dataclasses.replace(answers, threshold=np.array(without)[places])
     usual, fitted = _score(answers), _score(crossed)
-    if not fitted > usual:
+    if not (is_few or fitted > usual):
         note = "labels are predicted above 0.5: no other threshold was better on held-out parts"
         return Threshold(USUAL, note, answers)
-    best = _best(answers)
+    best = choose(answers)
+    why = (
+        f"gives the {answers.examples} validation examples as many labels as they have"
+        if is_few
+        else "was chosen on the validation data"
+    )
     note = (
-        f"labels are predicted above the probability {best:g} (before the temperature), which was chosen on the "
-        f"validation data; the scores on them have thresholds that were chosen on other parts of them (micro F1 "
+        f"labels are predicted above the probability {best:g} (before the temperature), which {why}; the "
+        f"scores on them have thresholds that were chosen on other parts of them (micro F1 "
         f"{fitted:.4f}, and {usual:.4f} above 0.5)"
     )
     return Threshold(best, note, crossed)
+
+
+def _with_as_many(answers: Answers) -> float:
+    """Return the threshold that predicts as many labels as there are, in the middle of the two nearest logits."""
+    values = np.sort(answers.values.ravel())[::-1]
+    count = min(max(int(answers.gold.sum()), 1), len(values) - 1)
+    middle = np.clip((values[count - 1] + values[count]) / 2, -10, 10)
+    return float(f"{1 / (1 + np.exp(-middle)):.4g}")
 
 
 def _part(answers: Answers, rows: np.ndarray) -> Answers:

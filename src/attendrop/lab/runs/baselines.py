@@ -41,6 +41,7 @@ from .settings import RunConfig
 
 Array = np.ndarray
 MOST_ROWS = 20_000  # training examples, or words of tagging, that the baseline of words is fitted to
+MOST_WEIGHTS = 4_000_000  # of the baseline of words: with thousands of classes it knows the most frequent words only
 WORDS, FROZEN, MEANS, COSINE, TUNED = "words", "frozen", "means", "cosine", "fine-tuned"
 
 
@@ -150,11 +151,12 @@ class Baselines:
         fitted = train.select(rows)
         starts = self.prepared.word_starts.get("train")
         gold = self.kind.answers.of(task, None, fitted, [starts[row] for row in rows] if starts else None).gold
-        make = _tag_features if self.kind.is_per_word else _text_features
-        features = make(fitted, validation, self.kind.inputs(task))
-        if features is None:
-            return None
-        return linear.fit(features[0], gold, max(len(task.labels), 1))(features[1])
+        columns, outputs = self.kind.inputs(task), max(len(task.labels), 1)
+        if self.kind.is_per_word:
+            features = _tag_features(fitted, validation, columns)
+        else:
+            features = _text_features(fitted, validation, columns, max(MOST_WEIGHTS // outputs // len(columns), 1))
+        return None if features is None else linear.fit(features[0], gold, outputs)(features[1])
 
     def replace(self, trainer: Any, config: RunConfig, baselines: BaselineScores) -> bool:
         """Give the model the untrained encoder and the frozen head, if that is better on the validation data.
@@ -235,14 +237,16 @@ def _chosen(kind: tasks.Kind, linear: Any, task: tasks.Task, train: Any) -> Arra
     return stratified(groups, len(train), MOST_ROWS)
 
 
-def _text_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple[Any, Any] | None:
-    """TF-IDF of the words and pairs of words of each text column; None if there are no words."""
+def _text_features(train: Any, validation: Any, columns: Sequence[str], most: int) -> tuple[Any, Any] | None:
+    """TF-IDF of the most frequent words and pairs of words of each text column; None if there are no words."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     parts = []
     for column in columns:
-        vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b|[^\w\s]")
+        vectors = TfidfVectorizer(
+            ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b|[^\w\s]", max_features=most
+        )
         texts = [[str(text) for text in split[column][:]] for split in (train, validation)]
         try:
             parts.append((vectors.fit_transform(texts[0]), vectors.transform(texts[1])))

@@ -58,6 +58,12 @@ from .resume import choose_checkpoint
 from .settings import RunConfig
 from .trainer import MaskedLMRunTrainer, Metrics, RunTrainer, TranslationRunTrainer
 
+SETS_CHECKPOINTS = {
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+    "keep_checkpoints",
+}  # with these, none is skipped
 _FURTHER_LIBRARIES = ("datasets", "tokenizers", "safetensors", "numpy")
 
 
@@ -271,6 +277,7 @@ class Run:
                 strict_resume=True,
                 is_balanced=self.config.balanced_sampling,
                 quality=self.prepared.quality if self.config.keep_epoch == "auto" else None,
+                skips_checkpoints=not self.config.explicit & SETS_CHECKPOINTS,
                 averages_over_batch=kind.has_new_head,
             )
             if regularizers and self.arguments.max_steps <= 0:

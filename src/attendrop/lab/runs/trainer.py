@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.utils.data import SequentialSampler, Subset
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer
 
 from ...trainer import RegularizerMixin
 from .best import evaluation_at, is_better
@@ -15,6 +19,8 @@ from .masked_lm import MaskedLMTrainer
 from .sampler import LengthGroupedSampler
 
 Metrics = Callable[[Any], dict[str, float]]  # of the predictions and labels of an evaluation
+SAVE_SECONDS = 30.0  # between checkpoints, where some are skipped
+BEST_WEIGHTS = "best.safetensors"  # in a checkpoint: the weights of the best evaluation, if it had none of its own
 
 
 class RunTrainerMixin(RegularizerMixin):
@@ -23,6 +29,9 @@ class RunTrainerMixin(RegularizerMixin):
     - Batches are drawn by `LengthGroupedSampler`, and evaluations read the examples in their order.
     - Of two epochs with the same score, the one with the smaller validation loss is the best.
     - With `quality`, the best epoch is loaded at the end only if it is significantly better than the last one.
+    - With `skips_checkpoints`, an evaluation is followed by a checkpoint only if it is the last one, or if the last
+      checkpoint is `SAVE_SECONDS` old: with few examples, writing one takes longer than an epoch. The best weights are
+      kept in memory until then. A run that is killed and resumed repeats this time, and ends with the same model.
     - `score` evaluates any part of the data with the metrics of its own task.
 
     Args:
@@ -30,6 +39,7 @@ class RunTrainerMixin(RegularizerMixin):
         is_balanced: Whether equally many examples of each class are drawn.
         quality: How good the answer to each example is, of the predictions of an evaluation; None = the best epoch is
             kept for its score alone.
+        skips_checkpoints: Whether not every evaluation is followed by a checkpoint. Several processes skip none.
         averages_over_batch: Whether the model averages the loss over its batch and ignores `num_items_in_batch`, the
             count of the whole step. If the Trainer passed it, it would also multiply the loss by the number of
             processes and of accumulated batches.
@@ -40,6 +50,9 @@ class RunTrainerMixin(RegularizerMixin):
 
     decision = Decision(keeps_best=True)
     _keeping: Keeping | None = None
+    control: Any  # the Trainer's
+    _skips_checkpoints = False
+    _best_weights: dict[str, Tensor] | None = None  # of an evaluation without a checkpoint
 
     def __init__(
         self,
@@ -47,10 +60,12 @@ class RunTrainerMixin(RegularizerMixin):
         compute_metrics: Metrics | None = None,
         is_balanced: bool = False,
         quality: Quality | None = None,
+        skips_checkpoints: bool = False,
         averages_over_batch: bool = False,
         **kwargs: Any,
     ) -> None:
         self.is_balanced = is_balanced
+        self._skips_checkpoints, self._last_saved = skips_checkpoints, time.monotonic()
         if quality is not None:
             self._keeping = Keeping(quality)
         self._usual_metrics = compute_metrics
@@ -89,13 +104,46 @@ class RunTrainerMixin(RegularizerMixin):
         is_best = self._is_best(metrics, trial)
         if self._keeping is not None:
             self._keeping.remember(self.state, is_best)
+        if is_best:
+            self._best_weights = None
+        if self._skips_checkpoints and self.args.world_size == 1 and not self._is_due():
+            if not is_best:
+                self.control.should_save = False
+            elif isinstance(self.model, PreTrainedModel) and not getattr(self.model, "is_quantized", False):
+                self.control.should_save = False
+                self._best_weights = self._copied_weights()
         return is_best
+
+    def _is_due(self) -> bool:
+        is_last = self.control.should_training_stop or self.state.global_step >= self.state.max_steps
+        return is_last or time.monotonic() - self._last_saved > SAVE_SECONDS
+
+    def _copied_weights(self) -> dict[str, Tensor]:
+        with self.capture.saving(), self._evaluated_weights():
+            return {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        super()._save_checkpoint(*args, **kwargs)
+        self._last_saved = time.monotonic()
+
+    def _save_more(self, checkpoint: Path) -> None:
+        super()._save_more(checkpoint)
+        if self._best_weights is not None:
+            save_file(self._best_weights, checkpoint / BEST_WEIGHTS)
+            self._best_weights = None
+            self.state.best_model_checkpoint = str(Path(self.args.output_dir, checkpoint.name))
 
     def _load_best_model(self) -> None:
         if self._keeping is not None:
             self.decision = self._keeping.decide(self.state, self.args)
-        if self.decision.keeps_best:
+        if not self.decision.keeps_best:
+            return
+        weights = Path(self.state.best_model_checkpoint, BEST_WEIGHTS)
+        if not weights.exists():
             super()._load_best_model()
+        else:
+            self.checkpoints.check_best()
+            self.model.load_state_dict(load_file(weights))
 
     def _is_best(self, metrics: dict[str, float], trial: Any) -> bool:
         if super()._determine_best_metric(metrics=metrics, trial=trial):  # type: ignore[misc]

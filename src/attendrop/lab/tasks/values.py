@@ -15,7 +15,6 @@ from .catalogue import Task
 from .files import Problem, Table
 
 FEW_CLASSES = 20  # the most different whole numbers that are taken as classes
-MOST_CLASSES = 1000
 _EXACT = 2**53  # whole numbers below it are exact as floats
 _MOST_DIGITS = 4000  # of a whole number that Python reads from a text
 
@@ -149,7 +148,7 @@ def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
         raise UserError(f"{table.path} has no label at all in column {column!r}.")
     if classes == 1:
         raise UserError(f"{table.path} has one class only: every label in column {column!r} is {names[0]!r}.")
-    if classes > MOST_CLASSES or (classes > FEW_CLASSES and 2 * classes > len(names)):
+    if classes > FEW_CLASSES and 2 * classes > len(names):
         raise UserError(
             f"column {column!r} of {table.path} has {classes:,} different values in {len(names):,} rows, which looks "
             "like an id and not a label; name the label with --label, or use --kind regression."
