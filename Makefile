@@ -35,7 +35,7 @@ $(STAMP): $(CLI_STAMP)
 check: lint test docs  ## Everything that must pass before a change is merged
 
 test: setup  ## Run the tests, without the slow ones
-	@echo "about 9 minutes on 2 cores, where nothing else runs:"
+	@echo "about 6 minutes on 2 cores, where nothing else runs:"
 	$(PYTEST)
 
 test-long: setup  ## Run all tests, the slow ones too: 200 steps of every method in bfloat16, and more
