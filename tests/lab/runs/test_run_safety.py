@@ -187,6 +187,9 @@ def test_skipped_checkpoints_change_no_run(place: Path, tmp_path: Path, monkeypa
         assert result.record.kept.step == 3
         assert same_bits(*(load_file(one.folder / "model.safetensors") for one in (result, usual)))
     assert same_bits(weights, load_file(usual.folder / "model.safetensors"))
+    with monkeypatch.context() as patch:
+        patch.setattr(RunTrainer, "_copied_weights", lambda trainer: pytest.fail("the last weights are kept"))
+        assert trained("last", keep_epoch="last")[1] == [9]
     monkeypatch.setattr("attendrop.lab.runs.trainer.SAVE_SECONDS", -1.0)
     assert trained("old")[1] == [3, 6, 9]
 

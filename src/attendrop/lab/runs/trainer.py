@@ -104,19 +104,22 @@ class RunTrainerMixin(RegularizerMixin):
         is_best = self._is_best(metrics, trial)
         if self._keeping is not None:
             self._keeping.remember(self.state, is_best)
-        if is_best:
+        is_kept = is_best and self.args.load_best_model_at_end
+        if is_kept:
             self._best_weights = None
-        if self._skips_checkpoints and self.args.world_size == 1 and not self._is_due():
-            if not is_best:
-                self.control.should_save = False
-            elif isinstance(self.model, PreTrainedModel) and not getattr(self.model, "is_quantized", False):
-                self.control.should_save = False
+        if self._skips_checkpoints and not self._is_due() and (not is_kept or self._can_hold_weights()):
+            self.control.should_save = False
+            if is_kept:
                 self._best_weights = self._copied_weights()
         return is_best
 
     def _is_due(self) -> bool:
         is_last = self.control.should_training_stop or self.state.global_step >= self.state.max_steps
-        return is_last or time.monotonic() - self._last_saved > SAVE_SECONDS
+        return is_last or self.args.world_size > 1 or time.monotonic() - self._last_saved > SAVE_SECONDS
+
+    def _can_hold_weights(self) -> bool:
+        """Return whether the weights can be copied and loaded again: not those of adapters or of a quantised model."""
+        return isinstance(self.model, PreTrainedModel) and not getattr(self.model, "is_quantized", False)
 
     def _copied_weights(self) -> dict[str, Tensor]:
         with self.capture.saving(), self._evaluated_weights():
